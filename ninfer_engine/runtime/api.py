@@ -1,0 +1,109 @@
+"""What the HTTP server asks of the engine, and what it hears back. No HTTP, no tensors.
+
+The engine runs in a thread of its own; every coroutine here is safe to await from the server's event loop. Cancelling
+the task that iterates `generate` (a client that went away) frees the request's slot at the next step boundary.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ninfer_engine.contract.checkpoints import CheckpointStatus, DeleteReply, SaveReply
+from ninfer_engine.contract.diagnostics import LogMaterialization, LogResult, LogTimings, NinferRecord
+from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.contract.status import StatusDocument
+from ninfer_engine.runtime.responses import ResponseStore
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class EngineRefusedError(Exception):
+    """The engine will not or cannot run a request; `code` decides the HTTP status, `message` is for the client."""
+
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. temperature 0 is greedy; top_k 0 and top_p 1 leave the distribution whole."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to run.
+
+    tokens: the whole prompt. parent_response_id: the stored response it continues, whose lineage is where the planner
+    looks first. response_id: the name under which a continuation is published when `store` is set. cache_salt: prompts
+    with different salts share nothing. arrived: `time.monotonic()` when the request reached the server.
+    """
+
+    request_id: str
+    tokens: Sequence[int]
+    sampling: Sampling
+    arrived: float
+    session: str | None = None
+    parent_response_id: str | None = None
+    response_id: str | None = None
+    store: bool = False
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One committed token of the reply, in order."""
+
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a request. When it arrives, the status document already tells of the request."""
+
+    reason: FinishReason
+    record: NinferRecord
+    log_result: LogResult
+    log_timings: LogTimings
+    log_materialization: LogMaterialization
+    output_tokens: tuple[int, ...] = field(default=())
+
+
+class EngineApi(Protocol):
+    """The engine as the server sees it."""
+
+    responses: ResponseStore
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Token | Finished]:
+        """Run one request. Raises EngineRefusedError before the first event: context_length_exceeded,
+        server_overloaded (queue full), request_queue_timeout, engine_unavailable."""
+
+    def status(self) -> StatusDocument:
+        """The newest snapshot; never waits for the engine thread."""
+
+    async def save_session(self, session: str) -> SaveReply:
+        """Save now. Raises EngineRefusedError nothing_to_save or checkpoint_unavailable with the reason."""
+
+    async def checkpoint_status(self, session: str) -> CheckpointStatus:
+        """What the durable store holds of a session."""
+
+    async def delete_checkpoint(self, session: str) -> DeleteReply:
+        """Forget a session in the durable store."""
+
+    async def restore_session(self, session: str) -> bool:
+        """Bring a saved session back into memory and `responses`; False when there is none or it cannot be used."""
+
+    def forget_response(self, response_id: str) -> None:
+        """A stored response was deleted: its continuation leaves the catalog; descendants keep what they refer to."""
+
+    def healthy(self) -> bool:
+        """True while the engine thread lives and steps."""

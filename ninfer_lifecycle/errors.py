@@ -1,0 +1,50 @@
+"""The tool's errors: each is a value with advice, and one place (`cli.main`) turns them into exit codes."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What `ninfer` tells the shell."""
+
+    PASSED = 0
+    FAILED = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class NinferError(Exception):
+    """Something that a person can act on: what happened, and what to do about it."""
+
+    exit_code: ExitCode = ExitCode.USAGE
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.advice}" if self.advice else self.message
+
+
+class UsageError(NinferError):
+    """Bad input: a profile, a path, an option."""
+
+
+class HostError(NinferError):
+    """The place where an engine should run could not run it (no daemon, no image, a port taken, never healthy)."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class EngineError(NinferError):
+    """A running engine answered in a way that ends the run (wrong identity, drift, an unexpected status)."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class RefusedError(NinferError):
+    """A receipt or a release was refused; the reason is the message."""
+
+    exit_code = ExitCode.FAILED
