@@ -4,7 +4,9 @@ Integers only (microseconds, tokens, bytes), so that the JSON text is the same w
 engine did not report is absent (None, and no key in the file), never 0.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Literal
 
 from ninfer_engine.contract.base import Document, canonical_json
 
@@ -18,6 +20,7 @@ class Step(StrEnum):
     RESUME = "resume"
     CONTROL_NEVER_SEEN = "control_never_seen"
     CONTROL_EXACT_REPEAT = "control_exact_repeat"
+    OTHER = "other"
 
 
 class RequestEvidence(Document):
@@ -26,7 +29,16 @@ class RequestEvidence(Document):
     epoch: 0 before the first restart, 1 after it, and so on. template_tokens: tokens of the template that the request
     stands on; its reply is a hit when at least so many were reused. sibling: 0-based index among the forks of one base
     in one epoch. prompt/cached/reused/computed tokens and path come from the reply; wall_us is the prober's clock,
-    engine_total_us the engine's. error: why there is no answer; then what a reply would have said is None.
+    engine_total_us the engine's. error: why there is no answer; then what a reply would have said is None. HTTP 200 is
+    not an answer: reply_status is the reply's own status, and anything but completed or incomplete is an error.
+
+    Three witnesses of one fact: cached_tokens (usage), reused/computed_tokens (the `ninfer` record), and
+    counter_computed_tokens, by how much the engine's work counter rose over this request while nothing else ran. Where
+    two of them contradict each other witness_conflict says how, and the record is no sample of anything.
+    server_instance_id: the life of the process that the status document named right after the reply.
+
+    step other: a request of a plan beside fan-out; `purpose` is the claim that it serves, and expected_reuse_tokens
+    what the prober's ledger says that it can resume at when nothing was lost.
     """
 
     request_id: str
@@ -35,14 +47,20 @@ class RequestEvidence(Document):
     step: Step
     template_tokens: int
     sibling: int | None = None
+    purpose: str | None = None
+    expected_reuse_tokens: int | None = None
     response_id: str | None = None
     parent_response_id: str | None = None
     http_status: int | None = None
     error: str | None = None
+    reply_status: str | None = None
+    server_instance_id: str | None = None
+    witness_conflict: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     reused_tokens: int | None = None
     computed_tokens: int | None = None
+    counter_computed_tokens: int | None = None
     path: str | None = None
     frontier_tokens: int | None = None
     miss_reason: str | None = None
@@ -56,12 +74,21 @@ class RequestEvidence(Document):
 
 
 class SaveEvidence(Document):
-    """One explicit save: what it took and what it wrote."""
+    """One save: what it took and what it wrote.
+
+    polled: the server has no route for it and saves by itself; then http_status is of the store's status, polled until
+    it was complete. response_records: stored responses that the store holds after it; expected_records: those that the
+    probe was told are stored.
+    """
 
     epoch: int
     order: int
     template_tokens: int
     http_status: int
+    error: str | None = None
+    polled: bool = False
+    response_records: int | None = None
+    expected_records: int | None = None
     generation: int | None = None
     bytes: int | None = None
     written_bytes: int | None = None
@@ -70,7 +97,13 @@ class SaveEvidence(Document):
 
 
 class EpochEvidence(Document):
-    """One life of the engine process. A restart is proved by the work counter falling, not by having asked for it."""
+    """One life of the engine process, written when it ends (or when the run does).
+
+    A restart is proved by the work counter falling, not by having asked for it. prefill_counter_before: the counter
+    when this life was first seen; prefill_counter_after: when it was last seen. exit_code, oom_killed and stop_reason
+    tell how this life ended; absent while it runs. identity_sha256: of the status document's identity without
+    server_instance_id.
+    """
 
     epoch: int
     server_instance_id: str
@@ -85,6 +118,36 @@ class EpochEvidence(Document):
     identity_sha256: str
 
 
-def jsonl(records: list[Document]) -> bytes:
+class FactEvidence(Document):
+    """One thing that must hold of the engine's answers, as an integer and what it is held to.
+
+    claim: what it is about. observed: absent when the engine did not say. A yes or no is 1 or 0. requests: ids of the
+    requests that it follows from. detail: in words, what was seen.
+    """
+
+    claim: str
+    epoch: int
+    order: int
+    observed: int | None = None
+    relation: Literal["equal", "at_most", "at_least"]
+    required: int
+    detail: str | None = None
+    requests: tuple[str, ...] = ()
+
+
+class StepEvidence(Document):
+    """One step of a plan: done, skipped (with the reason) or failed. prober_us: time spent outside the engine."""
+
+    epoch: int
+    order: int
+    name: str
+    outcome: Literal["done", "skipped", "failed"]
+    template_tokens: int | None = None
+    detail: str | None = None
+    wall_us: int
+    prober_us: int
+
+
+def jsonl(records: Sequence[Document]) -> bytes:
     """Canonical JSON lines of `records`; absent measurements are absent keys. The bytes that a digest is taken of."""
     return b"".join(canonical_json(record.model_dump(mode="json", exclude_none=True)) + b"\n" for record in records)

@@ -111,3 +111,13 @@ def to_argv(flags: EngineFlags) -> list[str]:
             continue
         argv += [option_name(name)] if value is True else [option_name(name), str(value)]
     return argv
+
+
+def markdown_table() -> str:
+    """All flags as a Markdown table, in declaration order."""
+    lines = ["| flag | default | identity | meaning |", "|---|---|---|---|"]
+    for name, info in EngineFlags.model_fields.items():
+        default = "" if info.default in (None, "") else f"`{info.default}`"
+        identity = "yes" if field_role(info) is Role.IDENTITY else ""
+        lines.append(f"| `{option_name(name)}` | {default} | {identity} | {info.description} |")
+    return "\n".join(lines) + "\n"

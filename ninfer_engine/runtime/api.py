@@ -87,6 +87,10 @@ class EngineApi(Protocol):
         """Run one request. Raises EngineRefusedError before the first event: context_length_exceeded,
         server_overloaded (queue full), request_queue_timeout, engine_unavailable."""
 
+    def finish(self, request_id: str) -> None:
+        """End a running request at the next step boundary as if it had sampled a stop token (a stop string appeared in
+        its text): its Finished follows with reason `stop`. An unknown or ended request is left alone."""
+
     def status(self) -> StatusDocument:
         """The newest snapshot; never waits for the engine thread."""
 
@@ -102,7 +106,7 @@ class EngineApi(Protocol):
     async def restore_session(self, session: str) -> bool:
         """Bring a saved session back into memory and `responses`; False when there is none or it cannot be used."""
 
-    def forget_response(self, response_id: str) -> None:
+    def forget_response(self, response_id: str, session: str | None) -> None:
         """A stored response was deleted: its continuation leaves the catalog; descendants keep what they refer to."""
 
     def healthy(self) -> bool:

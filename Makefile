@@ -1,0 +1,44 @@
+# Every target sets up what it needs: a virtual environment in .venv, dependencies, the tiny model.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: qualify test lint types walls unit e2e bench clean
+
+# The main job on the embedded default: child process, tiny hybrid model, CPU, quick sizes; the receipt is verified.
+qualify: $(READY)
+	$(BIN)/ninfer qualify tiny-cpu --host process
+
+# Everything that CI checks, short of real containers (see e2e).
+test: lint types walls unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+walls: $(READY)
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	$(BIN)/pytest tests/unit tests/engine tests/lifecycle
+
+# Real containers: needs a Docker daemon; scripts/docker_up.sh starts one where none answers.
+e2e: $(READY)
+	$(BIN)/pytest tests/e2e
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.run
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[engine,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist runs models

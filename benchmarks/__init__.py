@@ -1,0 +1,1 @@
+"""Measurements: `make bench`. Figures are medians of one run on one machine; compare their ratios, not the seconds."""

@@ -1,0 +1,177 @@
+"""The decoder: tokens and caches in, logits out. It owns weights only; cached bytes belong to its caller."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ninfer_engine.kernels.cache_layout import PAGE_TOKENS, CacheShapes, KVTensors, StateTensors
+from ninfer_engine.kernels.dispatch import Kernels
+from ninfer_engine.kernels.paged_attention import plan_decode
+from ninfer_engine.kernels.pages import TokenRun, page_table, token_runs
+from ninfer_engine.kernels.rotary import inverse_frequencies, rotary_angles
+from ninfer_engine.model.config import ModelConfig
+from ninfer_engine.model.full_mixer import FullMixer
+from ninfer_engine.model.linear_mixer import LinearMixer
+from ninfer_engine.model.steps import DecodeStep, PrefillStep
+from ninfer_engine.model.weights import DecoderWeights, LayerWeights, LinearWeights
+
+
+class Decoder:
+    """Pre-norm residual layers of mixed kinds. Stateless between calls; one thread at a time."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, kernels: Kernels) -> None:
+        self.config = config
+        self._weights, self._kernels = weights, kernels
+        self._eps = config.rms_eps
+        self._inv_freq = inverse_frequencies(config.rotary_dim, config.rope_theta).to(weights.embed.device)
+        self._layers = _build_layers(config, weights, kernels)
+
+    @property
+    def cache_shapes(self) -> CacheShapes:
+        """What pages and images of this model hold; KV and state tensors passed in must have these shapes."""
+        return self.config.cache_shapes
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        tokens: Tensor,
+        start: int,
+        kv: KVTensors,
+        pages: Sequence[int],
+        states: StateTensors,
+        src_slot: int,
+        dst_slot: int,
+        want_logits: bool,
+    ) -> Tensor | None:
+        """Compute one chunk of one sequence.
+
+        tokens: int64 [n], at positions start .. start + n. pages: physical page of each 64-token logical page, up to
+        position start + n at least. src_slot holds the state at `start` (NO_SLOT: the zero state) and is left
+        unchanged if it differs from dst_slot, which receives the state at start + n. Side effects: KV rows of the
+        chunk, state in dst_slot. Returns fp32 logits [vocab] of the last token, or None.
+
+        Equal tokens, start and chunk boundaries give equal results bit for bit, wherever pages and slots lie.
+        """
+        step = self._prefill_step(tokens, start, kv, pages, states, src_slot, dst_slot)
+        hidden = self._run_chunk(tokens, step, 1 if want_logits else 0)
+        return self._logits(hidden)[0] if want_logits else None
+
+    @torch.inference_mode()
+    def prefill_logits(
+        self,
+        tokens: Tensor,
+        start: int,
+        kv: KVTensors,
+        pages: Sequence[int],
+        states: StateTensors,
+        src_slot: int,
+        dst_slot: int,
+    ) -> Tensor:
+        """As `prefill`, but the logits of every token of the chunk, fp32 [n, vocab]: for scoring, not for serving."""
+        step = self._prefill_step(tokens, start, kv, pages, states, src_slot, dst_slot)
+        return self._logits(self._run_chunk(tokens, step, len(tokens)))
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        kv: KVTensors,
+        pages: Sequence[Sequence[int]],
+        states: StateTensors,
+        src_slots: Sequence[int],
+        dst_slots: Sequence[int],
+    ) -> Tensor:
+        """One token of each of b sequences; arguments and side effects a row as in `prefill`, with n = 1.
+
+        dst_slots must differ from one another, and none may be another row's src slot. Returns fp32 [b, vocab].
+        """
+        tables = [page_table(row) for row in pages]
+        located = list(zip(tables, positions, strict=True))
+        step = DecodeStep(
+            kv=kv,
+            states=states,
+            runs=[
+                _row_run(row, int(table[position // PAGE_TOKENS]), position)
+                for row, (table, position) in enumerate(located)
+            ],
+            histories=[plan_decode(table, position + 1) for table, position in located],
+            angles=rotary_angles(torch.tensor(positions, device=self._inv_freq.device), self._inv_freq),
+            src_slots=src_slots,
+            dst_slots=dst_slots,
+        )
+        x = F.embedding(torch.tensor(tokens, device=self._inv_freq.device), self._weights.embed)
+        for weights, mixer in self._layers:
+            x = mixer.decode(self._kernels.rms_norm(x, weights.mixer_norm, self._eps), step).add_(x)
+            x = self._feed_forward(x, weights)
+        return self._logits(x)
+
+    def _prefill_step(
+        self,
+        tokens: Tensor,
+        start: int,
+        kv: KVTensors,
+        pages: Sequence[int],
+        states: StateTensors,
+        src_slot: int,
+        dst_slot: int,
+    ) -> PrefillStep:
+        n = len(tokens)
+        if n == 0 or len(pages) * PAGE_TOKENS < start + n:
+            raise ValueError(f"{n} tokens from position {start} need as many pages; {len(pages)} were given")
+        table = page_table(pages)
+        positions = torch.arange(start, start + n, device=self._inv_freq.device)
+        return PrefillStep(
+            kv=kv,
+            states=states,
+            start=start,
+            table=table,
+            runs=token_runs(table, start, n),
+            angles=rotary_angles(positions, self._inv_freq),
+            src_slot=src_slot,
+            dst_slot=dst_slot,
+        )
+
+    def _run_chunk(self, tokens: Tensor, step: PrefillStep, wanted: int) -> Tensor:
+        """Final hidden rows of the last `wanted` tokens.
+
+        What the last layer computes for other tokens reaches nobody: only their keys, values and state do. So its
+        queries, output projection and feed-forward run for wanted tokens alone, which is exact, not an approximation.
+        """
+        x = F.embedding(tokens, self._weights.embed)
+        last = len(self._layers) - 1
+        for index, (weights, mixer) in enumerate(self._layers):
+            rows = wanted if index == last else len(x)
+            mixed = mixer.prefill(self._kernels.rms_norm(x, weights.mixer_norm, self._eps), step, rows)
+            if rows == 0:
+                return mixed
+            x = self._feed_forward(mixed.add_(x[len(x) - rows :]), weights)
+        return x
+
+    def _feed_forward(self, x: Tensor, weights: LayerWeights) -> Tensor:
+        normed = self._kernels.rms_norm(x, weights.mlp_norm, self._eps)
+        return torch.mm(self._kernels.swiglu(torch.mm(normed, weights.gate_up.t())), weights.down.t()).add_(x)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return torch.mm(self._kernels.rms_norm(x, self._weights.final_norm, self._eps), self._weights.head.t()).float()
+
+
+def _row_run(row: int, page: int, position: int) -> TokenRun:
+    return TokenRun(offset=row, row=page * PAGE_TOKENS + position % PAGE_TOKENS, count=1)
+
+
+def _build_layers(
+    config: ModelConfig, weights: DecoderWeights, kernels: Kernels
+) -> list[tuple[LayerWeights, LinearMixer | FullMixer]]:
+    layers: list[tuple[LayerWeights, LinearMixer | FullMixer]] = []
+    linear = full = 0
+    for layer in weights.layers:
+        if isinstance(layer.mixer, LinearWeights):
+            layers.append((layer, LinearMixer(config, layer.mixer, kernels, linear)))
+            linear += 1
+        else:
+            layers.append((layer, FullMixer(config, layer.mixer, kernels, full)))
+            full += 1
+    return layers

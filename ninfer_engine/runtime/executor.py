@@ -1,0 +1,47 @@
+"""Runs the decoder for sequences: one prefill chunk of one, or one decode step of many. Knows no policy."""
+
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from ninfer_engine.kernels.cache_layout import KVTensors, StateTensors
+from ninfer_engine.model.decoder import Decoder
+from ninfer_engine.runtime.sequence import Sequence
+
+
+class Executor:
+    """The decoder with the pools that it reads and writes."""
+
+    def __init__(self, decoder: Decoder, kv: KVTensors, states: StateTensors) -> None:
+        self._decoder = decoder
+        self._kv = kv
+        self._states = states
+
+    def prefill(self, sequence: Sequence, count: int) -> None:
+        """Compute the next `count` prompt tokens. The first kernel of a resumed sequence reads its anchor's slot."""
+        start = sequence.computed
+        tokens = torch.tensor(sequence.tokens[start : start + count], dtype=torch.int64)
+        self._decoder.prefill(tokens, start, self._kv, sequence.device_pages, self._states,
+                              sequence.source_slot, sequence.slot, want_logits=False)
+        self._advance(sequence, count)
+
+    def decode(self, sequences: Many[Sequence]) -> Tensor:
+        """One token for each sequence; returns logits [len(sequences), vocab] fp32, row for row."""
+        logits = self._decoder.decode(
+            [sequence.tokens[sequence.computed] for sequence in sequences],
+            [sequence.computed for sequence in sequences],
+            self._kv,
+            [sequence.device_pages for sequence in sequences],
+            self._states,
+            [sequence.source_slot for sequence in sequences],
+            [sequence.slot for sequence in sequences],
+        )
+        for sequence in sequences:
+            self._advance(sequence, 1)
+        return logits
+
+    @staticmethod
+    def _advance(sequence: Sequence, count: int) -> None:
+        sequence.computed += count
+        sequence.source_slot = sequence.slot

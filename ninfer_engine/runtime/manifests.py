@@ -1,0 +1,208 @@
+"""Between the brain's lineage and the store's manifest: names for every page, image, token run and response.
+
+A page's name depends on the model, the configuration and the tokens from root alone, so what a fork shares with its
+template is found in the store and not written again.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ninfer_engine.context.tokens import TokenArray
+from ninfer_engine.context.types import (
+    PAGE_TOKENS,
+    CheckpointKind,
+    CheckpointRecord,
+    ContinuationRecord,
+    Lineage,
+    Tier,
+)
+from ninfer_engine.memory.images import ImageId, StateImages
+from ninfer_engine.memory.pages import DevicePages, PageId
+from ninfer_engine.memory.store import manifest as stored
+from ninfer_engine.memory.store.digests import ObjectNames
+from ninfer_engine.memory.store.durable import DurableStore
+from ninfer_engine.memory.store.errors import StoreCorruptError
+from ninfer_engine.memory.store.saving import PendingObject
+from ninfer_engine.runtime.responses import StoredResponse
+
+PPM = 1_000_000
+_NOWHERE = -1  # page and image ids of a lineage that lies in the store only
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A manifest, and how to get the bytes of whatever the store may lack."""
+
+    manifest: stored.SessionManifest
+    objects: Mapping[bytes, PendingObject]
+
+
+class Describer:
+    """Writes down one session. Reads pages and images only when the store asks for them."""
+
+    def __init__(self, names: Callable[[str], ObjectNames], pages: DevicePages, images: StateImages) -> None:
+        self._names = names
+        self._pages = pages
+        self._images = images
+        self._objects: dict[bytes, PendingObject] = {}
+
+    def describe(self, session: str, lineage: Lineage, responses: Sequence[StoredResponse],
+                 deleted: Iterable[str]) -> Described:
+        """The manifest of `lineage` (checkpoints shallow first) and `responses`."""
+        self._objects = {}
+        names: list[list[bytes]] = []
+        checkpoints: list[stored.CheckpointRecord] = []
+        for number, record in enumerate(lineage.checkpoints):
+            parent = _parent(record, lineage.checkpoints[:number])
+            names.append(self._page_names(record, parent, names, lineage.checkpoints))
+            checkpoints.append(self._checkpoint(number, record, parent, names[number], lineage.checkpoints))
+        numbers = {record.checkpoint: number for number, record in enumerate(lineage.checkpoints)}
+        manifest = stored.SessionManifest(
+            session=session, checkpoints=tuple(checkpoints),
+            continuations=tuple(_continuation(item, numbers) for item in lineage.continuations),
+            responses=tuple(self._response(response, responses) for response in responses),
+            deleted_responses=tuple(sorted(set(deleted))),
+        )
+        return Described(manifest, self._objects)
+
+    def _checkpoint(self, number: int, record: CheckpointRecord, parent: int | None, names: list[bytes],
+                    every: Sequence[CheckpointRecord]) -> stored.CheckpointRecord:
+        start = 0 if parent is None else every[parent].frontier
+        first = start // PAGE_TOKENS
+        for index in range(first, len(names)):
+            self._page(names[index], PageId(record.pages[index]), record.frontier - index * PAGE_TOKENS)
+        image = self._names(record.salt).image(names[-1], record.frontier)
+        self._objects[image] = PendingObject(
+            self._images.image_bytes, lambda: self._images.export(ImageId(record.image)))
+        tokens = _array(record.tokens).part(start, record.frontier).to_bytes()
+        return stored.CheckpointRecord(
+            number=number, parent=parent, frontier_tokens=record.frontier,
+            tokens=self._content("tokens", tokens, record.salt), pages=tuple(names[first:]), image=image,
+            kind=record.kind.value, resumes=record.resumes, weight_ppm=round(record.weight * PPM),
+            cache_salt=record.salt,
+        )
+
+    def _page_names(self, record: CheckpointRecord, parent: int | None, known: list[list[bytes]],
+                    every: Sequence[CheckpointRecord]) -> list[bytes]:
+        """Names of all pages from root; those before the parent's frontier are the parent's."""
+        full = 0 if parent is None else every[parent].frontier // PAGE_TOKENS
+        names = [] if parent is None else known[parent][:full]
+        namer = self._names(record.salt)
+        tokens = _array(record.tokens)
+        for start in range(full * PAGE_TOKENS, record.frontier, PAGE_TOKENS):
+            run = tokens.part(start, min(start + PAGE_TOKENS, record.frontier)).tolist()
+            names.append(namer.next_page(names[-1] if names else None, run))
+        return names
+
+    def _page(self, name: bytes, page: PageId, valid: int) -> None:
+        tokens = min(valid, PAGE_TOKENS)
+        self._objects.setdefault(name, PendingObject(
+            self._pages.page_bytes, lambda: self._pages.export(page, tokens)))
+
+    def _response(self, response: StoredResponse, every: Sequence[StoredResponse]) -> stored.ResponseRecord:
+        """A response's document; tokens that its stored parent has too are referred to, not repeated."""
+        parent = next((one for one in every if one.response_id == response.parent_id), None)
+        shared = 0
+        if parent is not None:
+            shared = TokenArray.of(response.tokens).common(0, TokenArray.of(parent.tokens))
+        document = asdict(response) | {"tokens": list(response.tokens[shared:]), "shared_tokens": shared}
+        data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return stored.ResponseRecord(response_id=response.response_id,
+                                     document=self._content("response", data, response.cache_salt))
+
+    def _content(self, kind: str, data: bytes, salt: str) -> bytes:
+        name = self._names(salt).content(kind, data)
+        self._objects[name] = PendingObject(len(data), lambda: data)
+        return name
+
+
+def read_lineage(store: DurableStore, manifest: stored.SessionManifest,
+                 responses: Sequence[StoredResponse]) -> Lineage:
+    """The brain's view of a stored session; its page and image ids say nothing. Raises StoreError."""
+    tokens: list[TokenArray] = []
+    records: list[CheckpointRecord] = []
+    for number, item in enumerate(manifest.checkpoints):
+        before = TokenArray.of(()) if item.parent is None else tokens[item.parent]
+        tokens.append(before.joined(TokenArray(bytes(store.read(item.tokens)))))
+        if len(tokens[number]) != item.frontier_tokens:
+            raise StoreCorruptError(f"checkpoint {number} has {len(tokens[number])} tokens, "
+                                    f"its record says {item.frontier_tokens}")
+        pages = -(-item.frontier_tokens // PAGE_TOKENS)
+        records.append(CheckpointRecord(
+            checkpoint=number, frontier=item.frontier_tokens, kind=CheckpointKind(item.kind), tokens=tokens[number],
+            salt=item.cache_salt, image=_NOWHERE, image_tier=Tier.HOST, pages=(_NOWHERE,) * pages,
+            resumes=item.resumes, sessions=(manifest.session,), weight=item.weight_ppm / PPM,
+        ))
+    known = {response.response_id: response for response in responses}
+    continuations = tuple(
+        _restored(item, records, known.get(item.response_id), manifest.session) for item in manifest.continuations)
+    return Lineage(manifest.session, tuple(records), continuations)
+
+
+def read_responses(store: DurableStore, manifest: stored.SessionManifest) -> list[StoredResponse]:
+    """Every stored response of the session, parents before children. Raises StoreError."""
+    documents = {item.response_id: json.loads(bytes(store.read(item.document))) for item in manifest.responses}
+    done: dict[str, StoredResponse] = {}
+    for response_id in documents:
+        _revive(response_id, documents, done)
+    return list(done.values())
+
+
+def _revive(response_id: str, documents: Mapping[str, dict[str, Any]], done: dict[str, StoredResponse]) -> None:
+    """Fill `done` with a response and, first, those whose tokens it shares."""
+    chain = [response_id]
+    while documents[chain[-1]]["shared_tokens"] and documents[chain[-1]]["parent_id"] not in done:
+        chain.append(documents[chain[-1]]["parent_id"])
+    for name in reversed(chain):
+        if name in done:
+            continue
+        document = dict(documents[name])
+        shared = document.pop("shared_tokens")
+        before = done[document["parent_id"]].tokens[:shared] if shared else ()
+        document["tokens"] = (*before, *document["tokens"])
+        document["input_items"] = tuple(document["input_items"])
+        done[name] = StoredResponse(**document)
+
+
+def _parent(record: CheckpointRecord, earlier: Sequence[CheckpointRecord]) -> int | None:
+    """The deepest earlier checkpoint whose tokens this one begins with."""
+    best: int | None = None
+    for number, other in enumerate(earlier):
+        if (other.salt == record.salt and other.frontier < record.frontier
+                and (best is None or other.frontier > earlier[best].frontier)
+                and _array(record.tokens).common(0, _array(other.tokens)) == other.frontier):
+            best = number
+    return best
+
+
+def _continuation(record: ContinuationRecord, numbers: Mapping[int, int]) -> stored.ContinuationRecord:
+    endpoint = numbers.get(record.endpoint) if record.endpoint is not None else None
+    return stored.ContinuationRecord(
+        response_id=record.response_id, parent_response_id=record.parent_response_id, endpoint=endpoint,
+        anchors=tuple(numbers[anchor] for anchor in record.anchors if anchor in numbers),
+        weight_ppm=round(record.weight * PPM),
+    )
+
+
+def _restored(item: stored.ContinuationRecord, records: Sequence[CheckpointRecord], response: StoredResponse | None,
+              session: str) -> ContinuationRecord:
+    """A continuation's tokens are its response's; without one (a plain chat reply), its deepest checkpoint's."""
+    deepest = max((number for number in (item.endpoint, *item.anchors) if number is not None),
+                  key=lambda number: records[number].frontier, default=None)
+    tokens, salt = TokenArray.of(()), ""
+    if response is not None:
+        tokens, salt = TokenArray.of(response.tokens), response.cache_salt
+    elif deepest is not None:
+        tokens, salt = _array(records[deepest].tokens), records[deepest].salt
+    return ContinuationRecord(
+        response_id=item.response_id, session=session, salt=salt, parent_response_id=item.parent_response_id,
+        frontier=len(tokens), tokens=tokens, endpoint=item.endpoint, anchors=item.anchors,
+        weight=item.weight_ppm / PPM,
+    )
+
+
+def _array(tokens: object) -> TokenArray:
+    assert isinstance(tokens, TokenArray), "the engine's cache holds real tokens"  # noqa: S101
+    return tokens

@@ -1,0 +1,151 @@
+"""Who runs next: first come, first served; one prefill chunk, then one decode step of everyone, and again.
+
+A prefill chunk and a decode step alternate, so a long prompt delays running replies by one chunk at a time. A request is
+admitted when the driver can reserve its whole life; nothing overtakes the head of the queue.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ninfer_engine.context.types import CheckpointKind
+from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.runtime.api import FinishReason
+from ninfer_engine.runtime.driver import CacheDriver
+from ninfer_engine.runtime.executor import Executor
+from ninfer_engine.runtime.sequence import Phase, Sequence
+
+
+class Scheduler:
+    """The queue and the running sequences. Every method is called by the engine thread alone."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        driver: CacheDriver,
+        concurrency: int,
+        prefill_chunk: int,
+        pending_timeout_s: float,
+        on_done: Callable[[Sequence, FinishReason], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._executor = executor
+        self._driver = driver
+        self._concurrency = concurrency
+        self._prefill_chunk = prefill_chunk
+        self._pending_timeout_s = pending_timeout_s
+        self._on_done = on_done
+        self._clock = clock
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.computed_prefill_tokens = 0
+        self.committed_decode_tokens = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self.waiting.append(sequence)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do until something is added."""
+        return not self.waiting and not self.running
+
+    def step(self) -> None:
+        """Reap, admit, one prefill chunk, one decode step."""
+        self._reap()
+        self._admit()
+        self._prefill()
+        self._decode()
+
+    def abort_all(self, code: ErrorCode, message: str) -> None:
+        """End every sequence with an error: the engine stops or has failed."""
+        for sequence in [*self.running, *self.waiting]:
+            if sequence.phase is not Phase.WAITING:
+                self._driver.release(sequence)
+            sequence.refuse(code, message)
+        self.running.clear()
+        self.waiting.clear()
+
+    def _reap(self) -> None:
+        """Drop what its client left, and what waited too long."""
+        now = self._clock()
+        for sequence in [sequence for sequence in self.running if sequence.cancelled]:
+            self.running.remove(sequence)
+            self._finish(sequence, "cancelled")
+        for sequence in [sequence for sequence in self.running if sequence.ended and sequence.output]:
+            self._end(sequence, "stop")
+        kept: deque[Sequence] = deque()
+        for sequence in self.waiting:
+            if sequence.cancelled:
+                sequence.phase = Phase.DONE
+            elif now - sequence.clock.arrived > self._pending_timeout_s:
+                sequence.refuse(ErrorCode.REQUEST_QUEUE_TIMEOUT,
+                                f"waited {now - sequence.clock.arrived:.1f} s for a place, the limit is "
+                                f"{self._pending_timeout_s:.1f} s: try again, or raise --pending-timeout-ms")
+            else:
+                kept.append(sequence)
+        self.waiting = kept
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self._concurrency:
+            head = self.waiting[0]
+            if not self._driver.admit(head):
+                return
+            self.waiting.popleft()
+            head.clock.admitted = self._clock() - head.clock.plan_s - head.clock.restore_s
+            head.phase = Phase.PREFILLING
+            self.running.append(head)
+            self._settle_prefill(head)
+
+    def _prefill(self) -> None:
+        """One chunk of the sequence that was admitted first, up to its next split."""
+        sequence = next((one for one in self.running if one.phase is Phase.PREFILLING), None)
+        if sequence is None:
+            return
+        end = min(sequence.splits[0].frontier, sequence.computed + self._prefill_chunk)
+        count = end - sequence.computed
+        self._executor.prefill(sequence, count)
+        self.computed_prefill_tokens += count
+        if sequence.computed == sequence.splits[0].frontier:
+            self._driver.publish(sequence, sequence.splits.pop(0).kind)
+        self._settle_prefill(sequence)
+
+    def _settle_prefill(self, sequence: Sequence) -> None:
+        """All but the last prompt token are in memory: from here on it decodes."""
+        if sequence.computed == sequence.prompt_tokens - 1:
+            sequence.phase = Phase.DECODING
+            sequence.clock.prefilled = self._clock()
+
+    def _decode(self) -> None:
+        batch = [sequence for sequence in self.running if sequence.phase is Phase.DECODING]
+        if not batch:
+            return
+        logits = self._executor.decode(batch)
+        for sequence, row in zip(batch, logits, strict=True):
+            if sequence.computed == sequence.prompt_tokens:
+                self.computed_prefill_tokens += 1
+            self._commit(sequence, sequence.sampler.choose(row))
+
+    def _commit(self, sequence: Sequence, token: int) -> None:
+        sequence.tokens.append(token)
+        self.committed_decode_tokens += 1
+        if sequence.clock.first_token is None:
+            sequence.clock.first_token = self._clock()
+        stopped = token in sequence.request.sampling.stop_token_ids
+        full = len(sequence.tokens) >= sequence.longest
+        sequence.say(token)
+        if stopped or full:
+            self._end(sequence, "stop" if stopped else "length")
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A whole reply: its end is what forks resume from."""
+        self.running.remove(sequence)
+        self._driver.publish(sequence, CheckpointKind.ENDPOINT)
+        self._finish(sequence, reason)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Free everything first, then tell: when the last event arrives, the status document is already true."""
+        self._driver.release(sequence)
+        sequence.phase = Phase.DONE
+        sequence.clock.finished = self._clock()
+        self._on_done(sequence, reason)

@@ -1,0 +1,112 @@
+"""One request while it runs: its tokens, where its bytes are, how far it is, and who listens."""
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+
+from ninfer_engine.context.types import Eviction, Plan, Split
+from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.runtime.api import EngineRefusedError, Finished, GenerationRequest, Token
+from ninfer_engine.runtime.sampler import Sampler
+
+Event = Token | Finished | EngineRefusedError
+
+
+class Channel:
+    """Carries events from the engine thread to the coroutine that waits for them. Never blocks the engine."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+
+    def send(self, event: Event) -> None:
+        """From the engine thread. A loop that has gone away (server stopping) drops the event."""
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+        except RuntimeError:
+            return
+
+    async def receive(self) -> Event:
+        """The next event; raises it when it is a refusal."""
+        event = await self._queue.get()
+        if isinstance(event, EngineRefusedError):
+            raise event
+        return event
+
+
+class Phase(enum.Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Clock:
+    """Monotonic instants of one sequence, in seconds; None until reached."""
+
+    arrived: float
+    admitted: float | None = None
+    plan_s: float = 0.0
+    restore_s: float = 0.0
+    prefilled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A request in the engine. Only the engine thread touches it, but for `cancelled` (its client
+    left) and `ended` (a stop string appeared), which anyone may set.
+
+    tokens: prompt, then reply. computed: tokens whose keys, values and state are in memory; the next step computes
+    tokens[computed]. device_pages: device indices of the pages that hold
+    [0, reserved); running pages are never moved. slot: the working slot; source_slot: what the next kernel reads (the anchor's image at first, -1 at root).
+    room: most tokens that prompt and reply may have together. splits: frontiers, ascending, at which prefill stops to publish an image.
+    """
+
+    sequence_id: int
+    request: GenerationRequest
+    channel: Channel
+    clock: Clock
+    sampler: Sampler
+    tokens: list[int]
+    room: int
+    phase: Phase = Phase.WAITING
+    cancelled: bool = False
+    ended: bool = False
+    plan: Plan | None = None
+    computed: int = 0
+    frontier: int = 0
+    device_pages: list[int] = field(default_factory=list)
+    slot: int = -1
+    source_slot: int = -1
+    splits: list[Split] = field(default_factory=list)
+    demoted: int = 0
+    evictions: list[Eviction] = field(default_factory=list)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        """The reply so far."""
+        return self.tokens[self.prompt_tokens :]
+
+    @property
+    def longest(self) -> int:
+        """Tokens at the end of the longest life that the request may have."""
+        return min(self.room, self.prompt_tokens + self.request.sampling.max_new_tokens)
+
+    def say(self, token: int) -> None:
+        """Hand a committed token to the client."""
+        self.channel.send(Token(token))
+
+    def refuse(self, code: ErrorCode, message: str) -> None:
+        """End with an error for the client."""
+        self.phase = Phase.DONE
+        self.channel.send(EngineRefusedError(code, message))

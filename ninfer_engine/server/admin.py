@@ -1,0 +1,91 @@
+"""Health, models, the status document, checkpoints, metrics."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ninfer_engine.contract.checkpoints import CheckpointRequest
+from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.server.body import validate
+from ninfer_engine.server.context import Context, context, json_body, no_such_model
+from ninfer_engine.server.errors import ApiError, invalid
+from ninfer_engine.server.identity import header_session, same_session
+from ninfer_engine.server.metrics import CONTENT_TYPE
+
+
+async def health(request: Request) -> Response:
+    """200 while the engine can serve. Needs no key."""
+    engine = context(request).engine
+    status = engine.status().status
+    if engine.healthy() and status == "ok":
+        return JSONResponse({"status": "ok"})
+    error = ApiError(ErrorCode.ENGINE_UNAVAILABLE, "the engine cannot serve")
+    return JSONResponse({"status": "loading" if status == "loading" else "unavailable", **error.body()}, 503)
+
+
+async def list_models(request: Request) -> Response:
+    """The one model served."""
+    return JSONResponse({"object": "list", "data": [_model(context(request))]})
+
+
+async def get_model(request: Request) -> Response:
+    """One model by its id."""
+    ctx = context(request)
+    if request.path_params["model_id"] != ctx.model.model_id:
+        raise no_such_model(ctx)
+    return JSONResponse(_model(ctx))
+
+
+def _model(ctx: Context) -> dict[str, Any]:
+    return {
+        "id": ctx.model.model_id,
+        "object": "model",
+        "created": ctx.model.created,
+        "owned_by": "ninfer",
+        "max_model_len": ctx.max_context,
+    }
+
+
+async def status(request: Request) -> Response:
+    """The status document; 503 until the engine can serve."""
+    document = context(request).engine.status()
+    return JSONResponse(document.model_dump(mode="json"), 200 if document.status == "ok" else 503)
+
+
+async def save_checkpoint(request: Request) -> Response:
+    """Save a session now."""
+    reply = await context(request).engine.save_session(await _session_of_body(request))
+    return JSONResponse(reply.model_dump(mode="json"))
+
+
+async def delete_checkpoint(request: Request) -> Response:
+    """Forget a session in the durable store; the session is in the body or in the path."""
+    in_path = request.path_params.get("sha")
+    session = _session_of_path(request, in_path) if in_path is not None else await _session_of_body(request)
+    reply = await context(request).engine.delete_checkpoint(session)
+    return JSONResponse(reply.model_dump(mode="json"))
+
+
+async def checkpoint_status(request: Request) -> Response:
+    """What the durable store holds of a session; the session is in the header or in the path."""
+    in_path = request.path_params.get("sha")
+    session = header_session(request) if in_path is None else _session_of_path(request, in_path)
+    if session is None:
+        raise invalid("name the session in header X-NInfer-Session", "x-ninfer-session")
+    return JSONResponse((await context(request).engine.checkpoint_status(session)).model_dump(mode="json"))
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus text."""
+    return Response(context(request).metrics.render(), media_type=CONTENT_TYPE)
+
+
+async def _session_of_body(request: Request) -> str:
+    session = validate(CheckpointRequest, await json_body(request)).session_sha256
+    return same_session(header_session(request), session, "session_sha256") or session
+
+
+def _session_of_path(request: Request, sha: str) -> str:
+    session = validate(CheckpointRequest, {"session_sha256": sha}).session_sha256
+    return same_session(header_session(request), session, "session_sha256") or session

@@ -1,0 +1,175 @@
+"""The ASGI app: routes, and one outer layer that gives every reply its request id, checks the key, and turns whatever
+is raised into an error body."""
+
+import logging
+import time
+from pathlib import PurePath
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.contract.flags import EngineFlags
+from ninfer_engine.runtime.api import EngineApi, EngineRefusedError
+from ninfer_engine.server import admin, chat, completions, messages, openapi, responses, stored
+from ninfer_engine.server.auth import KeyCheck
+from ninfer_engine.server.context import Context, Limits
+from ninfer_engine.server.errors import ApiError, ClientGoneError, internal_error
+from ninfer_engine.server.identity import new_request_id
+from ninfer_engine.server.metrics import Metrics
+from ninfer_engine.server.model import ServedModel
+from ninfer_engine.server.request_log import RequestLog
+from ninfer_engine.server.runs import Runs
+
+logger = logging.getLogger("ninfer.server")
+
+
+async def openapi_document(_request: Request) -> Response:
+    """This document."""
+    described = [
+        (method.lower(), route.path, (route.endpoint.__doc__ or "").split("\n", 1)[0])
+        for route in ROUTES
+        for method in sorted(route.methods or ())
+        if method != "HEAD"
+    ]
+    return JSONResponse(openapi.document(described))
+
+
+ROUTES = [
+    Route("/openapi.json", openapi_document, methods=["GET"]),
+    Route("/health", admin.health, methods=["GET"]),
+    Route("/metrics", admin.metrics, methods=["GET"]),
+    Route("/v1/models", admin.list_models, methods=["GET"]),
+    Route("/v1/models/{model_id:path}", admin.get_model, methods=["GET"]),
+    Route("/v1/responses", responses.create_response, methods=["POST"]),
+    Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=["POST"]),
+    Route("/v1/responses/{response_id}", stored.get_response, methods=["GET"]),
+    Route("/v1/responses/{response_id}", stored.delete_response, methods=["DELETE"]),
+    Route("/v1/responses/{response_id}/input_items", stored.list_input_items, methods=["GET"]),
+    Route("/v1/responses/{response_id}/cancel", stored.cancel_response, methods=["POST"]),
+    Route("/v1/chat/completions", chat.create_chat_completion, methods=["POST"]),
+    Route("/v1/completions", completions.create_completion, methods=["POST"]),
+    Route("/v1/messages", messages.create_message, methods=["POST"]),
+    Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
+    Route("/v1/ninfer/status", admin.status, methods=["GET"]),
+    Route("/v1/ninfer/checkpoints", admin.save_checkpoint, methods=["POST"]),
+    Route("/v1/ninfer/checkpoints", admin.delete_checkpoint, methods=["DELETE"]),
+    Route("/v1/ninfer/checkpoints/status", admin.checkpoint_status, methods=["GET"]),
+    Route("/v1/ninfer/checkpoints/{sha}/status", admin.checkpoint_status, methods=["GET"]),
+    Route("/v1/ninfer/checkpoints/{sha}", admin.delete_checkpoint, methods=["DELETE"]),
+]
+GENERATING = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/messages"})
+
+
+def create_app(
+    engine: EngineApi,
+    model: ServedModel,
+    flags: EngineFlags,
+    api_key: str | None,
+    request_log: RequestLog,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> Starlette:
+    """The server's app over an engine. `app.state.context` holds its parts."""
+    metrics = Metrics(engine.status)
+    runs = Runs(engine, request_log, metrics)
+    app = Starlette(routes=ROUTES)
+    app.router.redirect_slashes = False
+    app.state.context = Context(engine, model, flags, request_log, metrics, runs, limits)
+    app.add_middleware(_Outer, context=app.state.context, key=KeyCheck(api_key))
+    request_log.server_start(
+        model_id=model.model_id,
+        model_name=PurePath(flags.model).name,
+        config_sha256=flags.config_sha256,
+        max_concurrency=flags.max_concurrency,
+    )
+    return app
+
+
+class _Outer:
+    """Around every request: id, key, route check, errors, metrics, one log line."""
+
+    def __init__(self, app: ASGIApp, context: Context, key: KeyCheck) -> None:
+        self._app = app
+        self._context = context
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        request.state.arrived = time.monotonic()
+        request.state.request_id = new_request_id()
+        request.state.logged = False
+        reply = _Reply(request, send)
+        route = "unknown"
+        try:
+            self._key.check(request)
+            route = _known_route(scope)
+            await self._app(scope, receive, reply.send)
+        except ClientGoneError:
+            reply.status = 499  # nobody is there to read it; the metric says what happened
+        except Exception as error:  # noqa: BLE001 - the last line: every fault gets a body, the server goes on
+            await self._answer(request, reply, receive, _as_api_error(error, request))
+        finally:
+            self._context.metrics.requests.labels(route, str(reply.status)).inc()
+            logger.debug("request", extra={"request_id": request.state.request_id, "method": request.method,
+                                           "route": route, "status": reply.status})
+
+    async def _answer(self, request: Request, reply: "_Reply", receive: Receive, error: ApiError) -> None:
+        path = request.url.path
+        if path in GENERATING and not request.state.logged:
+            log, request_id = self._context.log, request.state.request_id
+            if error.code is ErrorCode.INTERNAL_ERROR:
+                log.request_error(request_id, path, error.code.value)
+            else:
+                log.request_rejected(request_id, path, error.code.value, error.status)
+        if reply.status == 0:
+            await error.response(path)(request.scope, receive, reply.send)
+
+
+class _Reply:
+    """Adds the request id to whatever is sent, and remembers the status (0: nothing sent yet)."""
+
+    def __init__(self, request: Request, send: Send) -> None:
+        self._request = request
+        self._send = send
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        """ASGI send."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            request_id = str(self._request.state.request_id).encode()
+            message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
+        await self._send(message)
+
+
+def _as_api_error(error: Exception, request: Request) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case EngineRefusedError():
+            return ApiError.of(error)
+        case _:
+            request_id = request.state.request_id
+            logger.error("request failed", exc_info=error, extra={"request_id": request_id})
+            return internal_error(request_id)
+
+
+def _known_route(scope: Scope) -> str:
+    """The path template of the request's route. Raises not_found and method_not_allowed with our body."""
+    partial: Route | None = None
+    for route in ROUTES:
+        match, _ = route.matches(scope)
+        if match is Match.FULL:
+            return route.path
+        if match is Match.PARTIAL:
+            partial = partial or route
+    if partial is not None:
+        raise ApiError(ErrorCode.METHOD_NOT_ALLOWED, f"{scope['method'][:16]} is not allowed here; see the route list")
+    raise ApiError(ErrorCode.NOT_FOUND, "there is no such route")

@@ -1,0 +1,81 @@
+"""One place where every failure becomes an HTTP body: `{"error": {message, type, code, param}}`."""
+
+from starlette.responses import JSONResponse
+
+from ninfer_engine.contract.errors import HTTP_STATUS, ErrorBody, ErrorCode, ErrorDetail, error_type
+from ninfer_engine.runtime.api import EngineRefusedError
+
+ANTHROPIC_TYPE = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+class ApiError(Exception):
+    """A request that gets an error body. The message is for the client and never repeats prompt text."""
+
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that goes with the code."""
+        return HTTP_STATUS[self.code]
+
+    @classmethod
+    def of(cls, refusal: EngineRefusedError) -> "ApiError":
+        """What the engine refused, as this server says it."""
+        return cls(refusal.code, refusal.message, refusal.param)
+
+    def detail(self) -> ErrorDetail:
+        """The inner object of the body."""
+        return ErrorDetail(message=self.message, type=error_type(self.code), code=self.code.value, param=self.param)
+
+    def body(self, path: str = "") -> dict[str, object]:
+        """The whole body; on /v1/messages it also has the outer `type` that Anthropic clients read."""
+        body: dict[str, object] = ErrorBody(error=self.detail()).model_dump()
+        if path.startswith("/v1/messages"):
+            error = {**self.detail().model_dump(), "type": ANTHROPIC_TYPE[self.status]}
+            body = {"type": "error", "error": error}
+        return body
+
+    def response(self, path: str = "") -> JSONResponse:
+        """The HTTP reply."""
+        headers: dict[str, str] = {}
+        match self.code:
+            case ErrorCode.INVALID_API_KEY:
+                headers["www-authenticate"] = "Bearer"
+            case ErrorCode.SERVER_OVERLOADED | ErrorCode.REQUEST_QUEUE_TIMEOUT:
+                headers["retry-after"] = "1"
+            case _:
+                pass
+        return JSONResponse(self.body(path), self.status, headers)
+
+
+class ClientGoneError(Exception):
+    """The client went away; there is nobody to answer."""
+
+
+def invalid(message: str, param: str | None = None) -> ApiError:
+    """A 400 invalid_request."""
+    return ApiError(ErrorCode.INVALID_REQUEST, message, param)
+
+
+def internal_error(request_id: str) -> ApiError:
+    """The 500 of a fault of ours."""
+    return ApiError(ErrorCode.INTERNAL_ERROR, f"an internal error occurred; quote request id {request_id}")
+
+
+def unsupported(param: str, why: str) -> ApiError:
+    """A 400 for something of the public API that this engine does not do: named, never ignored."""
+    return ApiError(ErrorCode.UNSUPPORTED_PARAMETER, f"{param} is not supported: {why}", param)

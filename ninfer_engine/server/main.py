@@ -1,0 +1,68 @@
+"""`ninfer-engine serve`: from flags to a listening server, and the exit code when it has stopped."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from ninfer_engine.context.errors import ContextError
+from ninfer_engine.contract.flags import EngineFlags
+from ninfer_engine.model.errors import ModelError
+from ninfer_engine.runtime.build import Built, StartError, build_engine
+from ninfer_engine.runtime.capacity import CapacityError
+from ninfer_engine.server.app import create_app
+from ninfer_engine.server.logs import configure_logging
+from ninfer_engine.server.model import ServedModel
+from ninfer_engine.server.request_log import RequestLog
+from ninfer_engine.server.serve import serve
+
+EXIT_CANNOT_START = 2
+
+
+def run_server(flags: EngineFlags) -> int:
+    """Serve until told to stop. Returns 0 after a graceful stop, 2 when the engine cannot start as asked."""
+    configure_logging(flags.log_level)
+    torch.set_num_threads(_threads())
+    try:
+        api_key = read_key(flags.api_key_file)
+        built = build_engine(flags, api_key)
+    except (StartError, CapacityError, ModelError, ContextError, OSError) as error:
+        sys.stderr.write(f"ninfer-engine: {error}\n")
+        return EXIT_CANNOT_START
+    return _serve(flags, built, api_key)
+
+
+def read_key(path: str | None) -> str | None:
+    """The API key in a file, without white space around it. Raises StartError when there is none in it."""
+    if path is None:
+        return None
+    key = Path(path).read_text(encoding="utf-8").strip()
+    if not key:
+        raise StartError(f"--api-key-file {path} is empty: put the key there, or leave the flag out")
+    return key
+
+
+def _serve(flags: EngineFlags, built: Built, api_key: str | None) -> int:
+    log = RequestLog(Path(flags.request_log_jsonl) if flags.request_log_jsonl else None,
+                     built.identity.server_instance_id)
+    served = ServedModel(built.identity.model_id, built.model.tokenizer, built.model.chat)
+    built.engine.start()
+    try:
+        serve(create_app(built.engine, served, flags, api_key, log), flags.host, flags.port, built.engine.close)
+    except OSError as error:
+        sys.stderr.write(f"ninfer-engine: cannot listen on {flags.host}:{flags.port}: {error.strerror}; "
+                         "choose another --port\n")
+        built.engine.close()
+        return EXIT_CANNOT_START
+    return 0
+
+
+def _threads() -> int:
+    """Threads for torch: the CPUs that this process may use, within the container's quota."""
+    usable = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return usable
+    return usable if quota == "max" else max(1, min(usable, int(quota) // int(period)))

@@ -1,0 +1,107 @@
+"""POST /v1/messages and /v1/messages/count_tokens: the Anthropic shape over the same generations."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ninfer_engine.runtime.api import Finished, GenerationRequest
+from ninfer_engine.server import tools
+from ninfer_engine.server.context import (
+    Context,
+    arrived,
+    check_model,
+    context,
+    in_thread,
+    json_body,
+    run_to_end,
+    start_stream,
+)
+from ninfer_engine.server.errors import ApiError
+from ninfer_engine.server.identity import take_identity
+from ninfer_engine.server.items import new_id
+from ninfer_engine.server.message_builder import MessageBuilder
+from ninfer_engine.server.messages_schema import MessageRequest, parse_count, parse_message
+from ninfer_engine.server.prompt import text_prompt
+from ninfer_engine.server.reply import Reply, parts
+from ninfer_engine.server.runs import EndedBy, Run, RunEndedError
+from ninfer_engine.server.sse import EventStream, event
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    create: MessageRequest
+    generation: GenerationRequest
+    reply: Reply
+    builder: MessageBuilder
+
+
+async def create_message(request: Request) -> Response:
+    """Make a message, whole or as a stream."""
+    ctx = context(request)
+    job = await _prepare(request, ctx)
+    if job.create.stream:
+        run = await start_stream(request, job.generation)
+        chunks = _stream(ctx, run, job, request.url.path)
+        return EventStream(chunks, lambda: run.cancel(EndedBy.CLIENT_GONE), ctx.limits.keepalive_s)
+    whole = await run_to_end(request, job.generation, job.reply)
+    for delta in whole.deltas:
+        job.builder.add(delta)
+    job.builder.finish(whole.finished, job.reply.stop_string)
+    return JSONResponse(job.builder.message)
+
+
+async def count_tokens(request: Request) -> Response:
+    """The prompt tokens that a message request of the same body would have."""
+    ctx = context(request)
+    body = await json_body(request)
+    take_identity(request, body)
+    count = parse_count(body)
+    check_model(ctx, count.model)
+    prompt = await in_thread(text_prompt, ctx.model, count.template_messages(), count.template_tools())
+    return JSONResponse({"input_tokens": len(prompt.tokens)})
+
+
+async def _prepare(request: Request, ctx: Context) -> _Job:
+    body = await json_body(request)
+    session = take_identity(request, body)
+    create = parse_message(body)
+    check_model(ctx, create.model)
+    choice, offered = create.choice(), create.template_tools()
+    prompt = await in_thread(text_prompt, ctx.model, create.template_messages(), offered)
+    generation = GenerationRequest(
+        request_id=request.state.request_id,
+        tokens=prompt.tokens,
+        sampling=create.sampling(create.max_tokens, ctx.model.eos_token_ids),
+        arrived=arrived(request),
+        session=session,
+        cache_salt=create.cache_salt or "",
+    )
+    reply = Reply(ctx.model, tools.schemas(offered, choice), prompt.in_reasoning, create.stop_sequences or ())
+    builder = MessageBuilder(new_id("msg"), create.model, len(prompt.tokens))
+    return _Job(create, generation, reply, builder)
+
+
+async def _stream(ctx: Context, run: Run, job: _Job, path: str) -> AsyncIterator[bytes]:
+    yield _chunk(job.builder.begin())
+    try:
+        async for part in parts(ctx.engine, run, job.reply):
+            events = (
+                job.builder.finish(part, job.reply.stop_string) if isinstance(part, Finished) else job.builder.add(part)
+            )
+            for item in events:
+                yield _chunk(item)
+    except RunEndedError as ended:
+        error = ended.as_api_error()
+        if isinstance(error, ApiError):
+            yield _chunk(error.body(path))
+    except ApiError as error:
+        yield _chunk(error.body(path))
+
+
+def _chunk(item: dict[str, Any]) -> bytes:
+    return event(item, str(item["type"]))
+
+

@@ -1,0 +1,214 @@
+"""The request of POST /v1/messages and /v1/messages/count_tokens (Anthropic shape)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from ninfer_engine.server.body import Body, validate
+from ninfer_engine.server.errors import invalid, unsupported
+from ninfer_engine.server.sampling import MaxTokens, SamplingFields, Stops
+from ninfer_engine.server.tools import Name, template_tool
+
+ONLY: dict[str, tuple[Any, ...]] = {
+    "container": (),
+    "context_management": (),
+    "mcp_servers": ([],),
+    "output_config": (),
+    "output_format": (),
+    "service_tier": ("auto", "standard_only"),
+    "thinking": (),
+}
+
+
+class CacheControl(Body):
+    """A cache breakpoint. Every prefix is held here whether marked or not, so the mark is kept by doing nothing."""
+
+    type: Literal["ephemeral"]
+
+
+class TextBlock(Body):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: None = None
+
+
+class ThinkingBlock(Body):
+    """The reasoning of an earlier reply."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class ToolUseBlock(Body):
+    """A call that an earlier reply made."""
+
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+
+
+def _blocks(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+TextBlocks = Annotated[list[TextBlock], BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock])]
+
+
+class ToolResultBlock(Body):
+    """What a call gave."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(min_length=1)
+    content: TextBlocks = Field(default_factory=list)
+    is_error: bool | None = None
+    cache_control: CacheControl | None = None
+
+
+Block = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+_BLOCKS: dict[str, dict[str, type[Block]]] = {
+    "user": {"text": TextBlock, "tool_result": ToolResultBlock},
+    "assistant": {"text": TextBlock, "thinking": ThinkingBlock, "tool_use": ToolUseBlock},
+}
+
+
+class MessageParam(Body):
+    """One message; its blocks are read by role."""
+
+    role: Literal["user", "assistant"]
+    content: Annotated[list[Any], BeforeValidator(_blocks, json_schema_input_type=str | list[Block])]
+
+
+def _custom_only(value: Any) -> Any:
+    if isinstance(value, str) and value != "custom":
+        raise PydanticCustomError("unsupported", "only custom tools are")
+    return value
+
+
+class Tool(Body):
+    """A tool."""
+
+    type: Annotated[Literal["custom"], BeforeValidator(_custom_only)] | None = None
+    name: Name
+    description: str | None = None
+    input_schema: dict[str, Any]
+    cache_control: CacheControl | None = None
+
+
+class ToolChoice(Body):
+    """auto or none; a forced call would need constrained decoding."""
+
+    type: str
+    disable_parallel_tool_use: Literal[False] | None = None
+
+
+class Who(Body):
+    """A label of the caller's; not kept."""
+
+    user_id: str | None = None
+
+
+class CountRequest(SamplingFields):
+    """What counting tokens takes: a message request without its limit."""
+
+    messages: Annotated[list[MessageParam], Field(min_length=1)]
+    max_tokens: MaxTokens | None = None
+    system: TextBlocks | None = None
+    stop_sequences: Stops | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    metadata: Who | None = None
+
+    def choice(self) -> str:
+        """auto or none. Raises unsupported for a forced call."""
+        kind = "auto" if self.tool_choice is None else self.tool_choice.type
+        if kind not in ("auto", "none"):
+            raise unsupported("tool_choice.type", "send auto or none")
+        return kind
+
+    def template_tools(self) -> list[dict[str, Any]]:
+        """The tools as the template takes them."""
+        return [template_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or []]
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as the template takes them. Raises ApiError naming the place of what is wrong."""
+        made: list[dict[str, Any]] = []
+        if self.system:
+            made.append({"role": "system", "content": "\n\n".join(block.text for block in self.system)})
+        calls: set[str] = set()
+        for index, message in enumerate(self.messages):
+            blocks = _read_blocks(message, f"messages[{index}]")
+            calls |= {block.id for block in blocks if isinstance(block, ToolUseBlock)}
+            for place, block in enumerate(blocks):
+                if isinstance(block, ToolResultBlock) and block.tool_use_id not in calls:
+                    param = f"messages[{index}].content[{place}].tool_use_id"
+                    raise invalid(f"{param} answers no tool_use before it", param)
+            made += _assistant(blocks) if message.role == "assistant" else _user(blocks)
+        return made
+
+
+class MessageRequest(CountRequest):
+    """A request to make a message."""
+
+    max_tokens: MaxTokens
+
+
+def parse_message(body: dict[str, Any]) -> MessageRequest:
+    """The request, checked. Raises ApiError."""
+    return validate(MessageRequest, body, only=ONLY)
+
+
+def parse_count(body: dict[str, Any]) -> CountRequest:
+    """The request, checked. Raises ApiError."""
+    return validate(CountRequest, body, only=ONLY)
+
+
+def _read_blocks(message: MessageParam, at: str) -> list[Block]:
+    allowed = _BLOCKS[message.role]
+    blocks: list[Block] = []
+    for index, value in enumerate(message.content):
+        place = f"{at}.content[{index}]"
+        kind = value.get("type") if isinstance(value, dict) else None
+        if not isinstance(kind, str):
+            raise invalid(f"{place} must be an object with a type", place)
+        if kind not in allowed:
+            raise unsupported(f"{place}.type", f"blocks of the {message.role} are {', '.join(allowed)}")
+        blocks.append(validate(allowed[kind], value, place))
+    return blocks
+
+
+def _assistant(blocks: list[Block]) -> list[dict[str, Any]]:
+    made: dict[str, Any] = {"role": "assistant", "content": ""}
+    for block in blocks:
+        match block:
+            case TextBlock(text=text):
+                made["content"] += text
+            case ThinkingBlock(thinking=thinking):
+                made["reasoning_content"] = made.get("reasoning_content", "") + thinking
+            case ToolUseBlock():
+                call = {"name": block.name, "arguments": block.input}
+                made.setdefault("tool_calls", []).append({"id": block.id, "type": "function", "function": call})
+            case ToolResultBlock():
+                raise AssertionError("not a block of the assistant")
+    return [made]
+
+
+def _user(blocks: list[Block]) -> list[dict[str, Any]]:
+    """Results of calls become tool messages; text between them one user message each."""
+    made: list[dict[str, Any]] = []
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            text = "".join(part.text for part in block.content)
+            made.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": text})
+        elif isinstance(block, TextBlock):
+            if made and made[-1]["role"] == "user":
+                made[-1]["content"] += block.text
+            else:
+                made.append({"role": "user", "content": block.text})
+    return made

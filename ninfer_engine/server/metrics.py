@@ -1,0 +1,85 @@
+"""Prometheus metrics of one server, in a registry of its own. Pool and scheduler gauges are read from the status
+document when scraped, so they cannot drift from it."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ninfer_engine.contract.diagnostics import NinferRecord
+from ninfer_engine.contract.status import StatusDocument
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """Counters and histograms that routes feed."""
+
+    def __init__(self, status: Callable[[], StatusDocument]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_StatusCollector(status))
+        self.requests = Counter(
+            "ninfer_http_requests", "HTTP requests by route and status", ["route", "status"], registry=self._registry
+        )
+        self._hits = Counter(
+            "ninfer_prefix_selections", "Requests by where they resumed", ["path"], registry=self._registry
+        )
+        self._misses = Counter(
+            "ninfer_prefix_misses", "Requests by why they did not resume deeper", ["reason"], registry=self._registry
+        )
+        self._reused = Counter("ninfer_reused_tokens", "Prompt tokens reused", registry=self._registry)
+        self._computed = Counter("ninfer_computed_tokens", "Prompt tokens computed", registry=self._registry)
+        self._queue = self._histogram("ninfer_queue_seconds", "Time in the queue")
+        self._ttft = self._histogram("ninfer_ttft_seconds", "Time to the first token")
+        self._total = self._histogram("ninfer_request_seconds", "Time to the last token")
+        self._plan = self._histogram("ninfer_plan_seconds", "Time of the planner")
+
+    def observe(self, record: NinferRecord) -> None:
+        """Count one completed request."""
+        self._hits.labels(record.path.value).inc()
+        if record.miss_reason is not None:
+            self._misses.labels(record.miss_reason.value).inc()
+        self._reused.inc(record.reused_tokens)
+        self._computed.inc(record.computed_tokens)
+        self._queue.observe(record.timings.queue_s)
+        self._ttft.observe(record.timings.ttft_s)
+        self._total.observe(record.timings.total_s)
+        self._plan.observe(record.timings.plan_s)
+
+    def render(self) -> bytes:
+        """The text that a scrape gets."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
+
+
+class _StatusCollector(Collector):
+    """Gauges and counters of the status document."""
+
+    def __init__(self, status: Callable[[], StatusDocument]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        document = self._status()
+        cache, scheduler = document.cache, document.scheduler
+        occupied = GaugeMetricFamily("ninfer_pool_occupied", "Occupied units of a pool", labels=["pool"])
+        capacity = GaugeMetricFamily("ninfer_pool_capacity", "Capacity of a pool in units", labels=["pool"])
+        for name in ("device_state", "host_state", "device_kv", "private_catalog", "shared_catalog"):
+            pool = getattr(cache, name)
+            occupied.add_metric([name], pool.occupied)
+            capacity.add_metric([name], pool.capacity)
+        occupied.add_metric(["host_kv_bytes"], cache.host_kv.occupied_bytes)
+        capacity.add_metric(["host_kv_bytes"], cache.host_kv.capacity_bytes)
+        load = GaugeMetricFamily("ninfer_requests_in_state", "Requests by scheduler state", labels=["state"])
+        for name in ("running", "prefilling", "decode_ready", "waiting", "materializing"):
+            load.add_metric([name], getattr(scheduler, name))
+        evictions = CounterMetricFamily("ninfer_evictions", "Catalog evictions since start", labels=["catalog"])
+        evictions.add_metric(["private"], cache.private_evictions)
+        evictions.add_metric(["shared"], cache.shared_evictions)
+        work = CounterMetricFamily("ninfer_engine_tokens", "Tokens of work since start", labels=["kind"])
+        work.add_metric(["computed_prefill"], scheduler.computed_prefill_tokens)
+        work.add_metric(["committed_decode"], scheduler.committed_decode_tokens)
+        yield from (occupied, capacity, load, evictions, work)

@@ -1,0 +1,174 @@
+"""From the text of a reply to its parts: reasoning, message text, tool calls. Incremental; streams and whole replies go
+through the same parser, so they cannot differ.
+
+Nothing is lost: a call that cannot be read, names an unknown tool or is cut off comes back as message text, tags and
+all. Only whitespace between parts is dropped.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+
+from ninfer_engine.server.tool_calls import Schemas, parse_call
+
+THINK, END_THINK, CALL, END_CALL = "<think>", "</think>", "<tool_call>", "</tool_call>"
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More message text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More reasoning text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A whole call; `arguments` is JSON text of an object."""
+
+    name: str
+    arguments: str
+
+
+Delta = TextDelta | ReasoningDelta | ToolCall
+
+
+class _Part(Enum):
+    START = "start"
+    REASONING = "reasoning"
+    TEXT = "text"
+    CALL = "call"
+
+
+class OutputParser:
+    """Feed it text, get parts. tools: schemas of the tools offered; empty: tool-call tags are ordinary text.
+
+    in_reasoning: the prompt ended inside an open think tag.
+    """
+
+    def __init__(self, tools: Schemas, in_reasoning: bool = False) -> None:
+        self._tools = tools
+        self._part = _Part.REASONING if in_reasoning else _Part.START
+        self._buffer = ""
+        self._space = ""  # whitespace that belongs to the text only if text follows
+        self._fresh = True  # nothing of this part yet: leading newlines are the template's
+        self._called = False
+
+    @property
+    def in_reasoning(self) -> bool:
+        """True while the next text is reasoning."""
+        return self._part is _Part.REASONING
+
+    def feed(self, text: str) -> list[Delta]:
+        """The parts that became certain with `text`."""
+        self._buffer += text
+        found: list[Delta] = []
+        while self._advance(found):
+            pass
+        return found
+
+    def finish(self) -> list[Delta]:
+        """What was still held back."""
+        rest, self._buffer = self._buffer, ""
+        found: list[Delta] = []
+        if self._part is _Part.CALL:
+            self._end_call(rest, closed=False, found=found)
+            return found
+        if self._part is _Part.START:
+            self._part, self._fresh = _Part.TEXT, False
+        self._emit(rest, found)
+        if self._space and self._part is _Part.TEXT and not self._called:
+            found.append(TextDelta(self._space))
+        return found
+
+    def _advance(self, found: list[Delta]) -> bool:
+        """One step through the buffer; False when it needs more text."""
+        if self._part is _Part.START:
+            return self._leave_start(found)
+        tags = self._closing_tags()
+        at, tag = _first_tag(self._buffer, tags)
+        if tag is None:
+            if self._part is not _Part.CALL:
+                cut = len(self._buffer) - _held(self._buffer, tags)
+                self._emit(self._buffer[:cut], found)
+                self._buffer = self._buffer[cut:]
+            return False
+        before, self._buffer = self._buffer[:at], self._buffer[at + len(tag) :]
+        match self._part:
+            case _Part.REASONING:
+                self._emit(before, found)
+                self._part, self._fresh, self._space = _Part.TEXT, True, ""
+            case _Part.CALL:
+                self._part = _Part.TEXT
+                self._end_call(before, closed=True, found=found)
+            case _:
+                self._emit(before, found)
+                self._part = _Part.CALL
+        return True
+
+    def _closing_tags(self) -> tuple[str, ...]:
+        match self._part:
+            case _Part.REASONING:
+                return (END_THINK,)
+            case _Part.CALL:
+                return (END_CALL,)
+            case _:
+                return (CALL,) if self._tools else ()
+
+    def _leave_start(self, found: list[Delta]) -> bool:
+        """A think tag counts only at the very beginning of a reply."""
+        head = self._buffer.lstrip()
+        if head.startswith(THINK):
+            self._buffer = head[len(THINK) :]
+            self._part = _Part.REASONING
+            return True
+        if THINK.startswith(head):
+            return False
+        self._part, self._fresh = _Part.TEXT, False
+        return True
+
+    def _emit(self, text: str, found: list[Delta]) -> None:
+        """Give out text, holding trailing whitespace back where a tag may follow it."""
+        if self._fresh:
+            text = text.lstrip("\n") if not self._called else text.lstrip()
+        if not text:
+            return
+        self._fresh = False
+        reasoning = self._part is _Part.REASONING
+        text = self._space + text
+        solid = text.rstrip() if reasoning or self._tools else text
+        self._space = text[len(solid) :]
+        if solid:
+            found.append(ReasoningDelta(solid) if reasoning else TextDelta(solid))
+
+    def _end_call(self, inner: str, closed: bool, found: list[Delta]) -> None:
+        call = parse_call(inner, self._tools)
+        if call is not None:
+            self._called = self._fresh = True
+            found.append(ToolCall(call.name, call.arguments))
+        else:
+            self._fresh = False
+            found.append(TextDelta(self._space + CALL + inner + (END_CALL if closed else "")))
+        self._space = ""
+
+
+def _first_tag(text: str, tags: Collection[str]) -> tuple[int, str | None]:
+    places = [(text.find(tag), tag) for tag in tags if tag in text]
+    return min(places) if places else (-1, None)
+
+
+def _held(text: str, tags: Collection[str]) -> int:
+    """How many characters at the end of `text` may be the beginning of a tag."""
+    longest = 0
+    for tag in tags:
+        for size in range(min(len(tag) - 1, len(text)), longest, -1):
+            if text.endswith(tag[:size]):
+                longest = size
+                break
+    return longest

@@ -1,0 +1,133 @@
+"""The text side of one reply: tokens in, parts out, stop strings cut, reasoning counted."""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from ninfer_engine.runtime.api import EngineApi, Finished, FinishReason, Token
+from ninfer_engine.server.errors import ApiError, internal_error
+from ninfer_engine.server.model import ServedModel
+from ninfer_engine.server.output import Delta, OutputParser, TextDelta
+from ninfer_engine.server.runs import Run, RunEndedError
+from ninfer_engine.server.tool_calls import Schemas
+
+logger = logging.getLogger("ninfer.server")
+
+
+class StopStrings:
+    """Passes text on until a stop string appears; what may be the beginning of one is held back."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._buffer = ""
+        self.hit: str | None = None
+
+    def feed(self, text: str) -> str:
+        """The text that no stop string can begin in."""
+        if not self._stops:
+            return text
+        if self.hit is not None:
+            return ""
+        self._buffer += text
+        found = [(self._buffer.find(stop), stop) for stop in self._stops if stop in self._buffer]
+        if found:
+            # The one that is complete first ends the reply, however the text was cut into pieces.
+            at, self.hit = min(found, key=lambda place: (place[0] + len(place[1]), place[0]))
+            passed, self._buffer = self._buffer[:at], ""
+            return passed
+        cut = len(self._buffer) - self._held()
+        passed, self._buffer = self._buffer[:cut], self._buffer[cut:]
+        return passed
+
+    def flush(self) -> str:
+        """What was held back and turned out to be ordinary."""
+        rest, self._buffer = self._buffer, ""
+        return rest
+
+    def _held(self) -> int:
+        sizes = (size for stop in self._stops for size in range(1, len(stop)) if self._buffer.endswith(stop[:size]))
+        return max(sizes, default=0)
+
+
+class Reply:
+    """What a reply's tokens come to. plain: everything is text (completions have no parts)."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tools: Schemas,
+        in_reasoning: bool = False,
+        stops: Sequence[str] = (),
+        plain: bool = False,
+    ) -> None:
+        self._eos = model.eos_token_ids
+        self._decoder = model.tokenizer.stream()
+        self._stops = StopStrings(stops)
+        self._parser = None if plain else OutputParser(tools, in_reasoning)
+        self.tokens: list[int] = []
+        self.reasoning_tokens = 0
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the reply, if one did."""
+        return self._stops.hit
+
+    def add(self, token_id: int) -> list[Delta]:
+        """The parts that became certain with a token."""
+        self.tokens.append(token_id)
+        if self._parser is not None and self._parser.in_reasoning:
+            self.reasoning_tokens += 1
+        if token_id in self._eos:
+            return []
+        return self._parse(self._stops.feed(self._text_of(token_id)))
+
+    def end(self) -> list[Delta]:
+        """The parts still held back."""
+        rest = self._stops.feed(self._decoder.finish()) + self._stops.flush()
+        return self._parse(rest) + (self._parser.finish() if self._parser is not None else [])
+
+    def _text_of(self, token_id: int) -> str:
+        """A model's vocabulary may be padded beyond its tokenizer's; such a token has no text, and says so."""
+        try:
+            return self._decoder.add(token_id)
+        except ValueError:
+            return "\ufffd"
+
+    def _parse(self, text: str) -> list[Delta]:
+        if self._parser is not None:
+            return self._parser.feed(text)
+        return [TextDelta(text)] if text else []
+
+
+async def parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Delta | Finished]:
+    """The parts of a run's reply as they become certain, then Finished. A stop string ends the run early. Raises
+    ApiError and RunEndedError; a fault of ours becomes the 500 that names the request."""
+    try:
+        async for part in _parts(engine, run, reply):
+            yield part
+    except (ApiError, RunEndedError):
+        raise
+    except Exception as error:
+        request_id = run.request.request_id
+        logger.error("reply failed", exc_info=error, extra={"request_id": request_id})
+        raise internal_error(request_id) from None
+
+
+async def _parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Delta | Finished]:
+    asked = False
+    async for event in run.events():
+        match event:
+            case Token(token_id=token_id):
+                for delta in reply.add(token_id):
+                    yield delta
+                if reply.stop_string is not None and not asked:
+                    asked = True
+                    engine.finish(run.request.request_id)
+            case Finished():
+                for delta in reply.end():
+                    yield delta
+                yield event
+
+
+def finish_reason(finished: Finished, reply: Reply) -> FinishReason:
+    """Why the reply ended, as a client sees it: a stop string is a stop."""
+    return "stop" if reply.stop_string is not None else finished.reason

@@ -1,0 +1,168 @@
+"""POST /v1/responses and /v1/responses/input_tokens."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ninfer_engine.runtime.api import Finished, GenerationRequest
+from ninfer_engine.runtime.responses import StoredResponse
+from ninfer_engine.server import tools
+from ninfer_engine.server.context import (
+    Context,
+    arrived,
+    check_model,
+    context,
+    json_body,
+    now_unix,
+    run_to_end,
+    start_stream,
+)
+from ninfer_engine.server.errors import ApiError
+from ninfer_engine.server.identity import take_identity
+from ninfer_engine.server.items import Item, new_id, stored_form
+from ninfer_engine.server.prompt import Prompt, response_prompt
+from ninfer_engine.server.reply import Reply, parts
+from ninfer_engine.server.response_builder import Event, ResponseBuilder
+from ninfer_engine.server.responses_schema import CreateResponse, parse_create
+from ninfer_engine.server.runs import EndedBy, Run, RunEndedError
+from ninfer_engine.server.sampling import reply_limit
+from ninfer_engine.server.sse import EventStream, event
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One request, understood: everything that making the response needs."""
+
+    create: CreateResponse
+    items: tuple[Item, ...]
+    prompt: Prompt
+    generation: GenerationRequest
+    reply: Reply
+    builder: ResponseBuilder
+
+
+async def create_response(request: Request) -> Response:
+    """Make a response, whole or as a stream."""
+    ctx = context(request)
+    job = await _prepare(request, ctx)
+    if job.create.stream:
+        run = await start_stream(request, job.generation)
+        chunks = _stream(ctx, run, job)
+        return EventStream(chunks, lambda: run.cancel(EndedBy.CLIENT_GONE), ctx.limits.keepalive_s)
+    whole = await run_to_end(request, job.generation, job.reply)
+    for delta in whole.deltas:
+        job.builder.add(delta)
+    _finish(ctx, job, whole.finished)
+    return JSONResponse(job.builder.response)
+
+
+async def count_input_tokens(request: Request) -> Response:
+    """The prompt tokens that a create of the same body would have."""
+    ctx = context(request)
+    job = await _prepare(request, ctx)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(job.prompt.tokens)})
+
+
+async def _prepare(request: Request, ctx: Context) -> _Job:
+    body = await json_body(request)
+    session = take_identity(request, body)
+    create = parse_create(body)
+    check_model(ctx, create.model)
+    turn = create.turn()
+    prompt = await response_prompt(ctx.engine, ctx.model, turn, create.previous_response_id, session)
+    response_id = new_id("resp")
+    salt = create.cache_salt
+    if salt is None:
+        salt = prompt.parent.cache_salt if prompt.parent is not None else ""
+    limit = reply_limit(create.max_output_tokens, ctx.flags.default_max_tokens, len(prompt.tokens), ctx.max_context)
+    generation = GenerationRequest(
+        request_id=request.state.request_id,
+        tokens=prompt.tokens,
+        sampling=create.sampling(limit, ctx.model.eos_token_ids),
+        arrived=arrived(request),
+        session=session,
+        parent_response_id=create.previous_response_id,
+        response_id=response_id,
+        store=create.store is not False,
+        cache_salt=salt,
+    )
+    choice = tools.check_tool_choice(create.tool_choice)
+    reply = Reply(ctx.model, tools.schemas(list(prompt.tools), choice), prompt.in_reasoning)
+    builder = ResponseBuilder(_blank(create, prompt, response_id, choice))
+    return _Job(create, turn.items, prompt, generation, reply, builder)
+
+
+def _blank(create: CreateResponse, prompt: Prompt, response_id: str, choice: str) -> dict[str, Any]:
+    """The response object before anything was said."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": now_unix(),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": prompt.instructions,
+        "max_output_tokens": create.max_output_tokens,
+        "metadata": create.metadata or {},
+        "model": create.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": create.previous_response_id,
+        "prompt_cache_key": create.prompt_cache_key,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": create.safety_identifier,
+        "service_tier": "default",
+        "store": create.store is not False,
+        "temperature": 1.0 if create.temperature is None else create.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": choice,
+        "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in prompt.tools],
+        "top_p": 1.0 if create.top_p is None else create.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": create.user,
+    }
+
+
+async def _stream(ctx: Context, run: Run, job: _Job) -> AsyncIterator[bytes]:
+    for item in job.builder.begin():
+        yield _chunk(item)
+    try:
+        async for part in parts(ctx.engine, run, job.reply):
+            for item in _finish(ctx, job, part) if isinstance(part, Finished) else job.builder.add(part):
+                yield _chunk(item)
+    except RunEndedError:
+        for item in job.builder.cancel():
+            yield _chunk(item)
+    except ApiError as error:
+        for item in job.builder.fail(error):
+            yield _chunk(item)
+
+
+def _chunk(item: Event) -> bytes:
+    return event(item, item["type"])
+
+
+def _finish(ctx: Context, job: _Job, finished: Finished) -> list[Event]:
+    """Close the response and store it. Storing comes before the reply goes out, so that a child can follow at once."""
+    events = job.builder.finish(finished, job.reply.reasoning_tokens)
+    if not job.generation.store:
+        return events
+    prompt, generation = job.prompt, job.generation
+    said = finished.output_tokens or tuple(job.reply.tokens)
+    ctx.engine.responses.put(StoredResponse(
+        response_id=str(generation.response_id),
+        session=generation.session,
+        parent_id=generation.parent_response_id,
+        tokens=(*prompt.tokens, *said),
+        prompt_tokens=len(prompt.tokens),
+        body=job.builder.response,
+        input_items=stored_form(job.items),
+        context={"instructions": prompt.instructions, "tools": list(prompt.tools)},
+        cache_salt=generation.cache_salt,
+    ))
+    return events

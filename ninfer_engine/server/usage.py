@@ -1,0 +1,44 @@
+"""Token counts of a completed reply, in the words of each API. reused_tokens is reported everywhere, 0 included."""
+
+from typing import Any
+
+from ninfer_engine.runtime.api import Finished
+
+
+def responses_usage(finished: Finished, reasoning_tokens: int) -> dict[str, Any]:
+    """`usage` of a response."""
+    prompt, completion = _counts(finished)
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": finished.record.reused_tokens},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": prompt + completion,
+    }
+
+
+def chat_usage(finished: Finished, reasoning_tokens: int) -> dict[str, Any]:
+    """`usage` of chat completions and completions."""
+    prompt, completion = _counts(finished)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": finished.record.reused_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+    }
+
+
+def messages_usage(finished: Finished) -> dict[str, Any]:
+    """`usage` of messages: input_tokens are those that were not read from the cache."""
+    return {
+        "input_tokens": finished.record.computed_tokens,
+        "cache_read_input_tokens": finished.record.reused_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": _counts(finished)[1],
+    }
+
+
+def _counts(finished: Finished) -> tuple[int, int]:
+    record = finished.record
+    return record.reused_tokens + record.computed_tokens, finished.log_result.completion_tokens

@@ -1,0 +1,100 @@
+"""`ninfer`: the command line. A subcommand's module in `commands/` is imported when that subcommand is called.
+
+`main` is the one place where errors become exit codes; the error and its advice go to stderr.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import typer
+
+from ninfer_lifecycle.errors import ExitCode, NinferError
+from ninfer_lifecycle.hosts.signals import Terminated, sigterm_raises
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a subcommand lives: `attribute` of commands/`module`.py, a function or a typer app of subcommands."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: dict[str, Command] = {
+    "qualify": Command("qualify", "qualify", "Start an engine, probe it, write a signed receipt."),
+    "probe": Command("probe", "app", "List and describe probe plans; run one against a running engine."),
+    "gate": Command("gate", "gate", "Decide whether a receipt lets a release through."),
+    "receipt": Command("receipt", "app", "Verify and show receipts."),
+    "key": Command("key", "app", "Make signing keys."),
+    "profile": Command("profile", "app", "List, validate, show, lock and compare profiles."),
+    "up": Command("up", "up", "Start an engine and leave it running."),
+    "down": Command("up", "down", "Stop an engine that `up` started."),
+    "status": Command("up", "status", "Show what `up` started, and how it is."),
+    "logs": Command("up", "logs", "Print the last lines of an engine that `up` started."),
+    "image": Command("image", "app", "Build the engine's container image."),
+}
+"""Every subcommand, in the order of the overview. To add one: a module in commands/ and a line here."""
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The typer app for one command line: only the subcommand that it names is imported."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                      help="Build, start, probe, sign for and roll out configurations of the ninfer engine.")
+    app.callback()(_overview)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=command.help)(_not_loaded)
+            continue
+        found = getattr(importlib.import_module(f"ninfer_lifecycle.commands.{command.module}"), command.attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, help=command.help)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def _overview() -> None:
+    """Its presence makes every command a subcommand, also a single one."""
+
+
+def _not_loaded() -> None:
+    """Stands for a subcommand in the overview."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code. Effects: those of the subcommand; errors are printed to stderr."""
+    try:
+        with sigterm_raises():
+            build_app(arguments)(args=list(arguments), prog_name="ninfer")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except NinferError as error:
+        print_error(error)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("ninfer: interrupted\n")
+        return int(ExitCode.INTERRUPTED)
+    except Terminated:
+        sys.stderr.write("ninfer: terminated\n")
+        return int(ExitCode.TERMINATED)
+    return 0
+
+
+def print_error(error: NinferError) -> None:
+    """What happened, then what to do about it."""
+    sys.stderr.write(f"ninfer: {error.message}\n")
+    if error.advice:
+        sys.stderr.write(f"  {error.advice}\n")
+
+
+def main() -> None:
+    """Entry point of `ninfer`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

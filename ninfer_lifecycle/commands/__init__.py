@@ -1,0 +1,1 @@
+"""One thin typer module a subcommand; `ninfer_lifecycle.cli` loads each when it is called."""

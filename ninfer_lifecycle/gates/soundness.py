@@ -1,0 +1,159 @@
+"""Checks of the run itself: is the evidence what the plan asked for, did the engine restart, do figures add up."""
+
+from collections import Counter
+
+from ninfer_lifecycle.evidence import EpochEvidence, RequestEvidence, SaveEvidence, Step
+from ninfer_lifecycle.gates.tally import Evidence, Place, is_failed, simple
+from ninfer_lifecycle.gates.thresholds import PlanSummary, Thresholds
+from ninfer_lifecycle.gates.verdict import Check, CheckName
+
+
+def plan_check(plan: PlanSummary, evidence: Evidence) -> Check:
+    """Every record belongs to the plan, once: no doubled ids, no unplanned sizes, no fork of anything but a base."""
+    gaps = [f"request id {name} stands {count} times"
+            for name, count in Counter(record.request_id for record in evidence.requests).items() if count > 1]
+    gaps += [f"epoch {epoch} stands {count} times"
+             for epoch, count in Counter(record.epoch for record in evidence.epochs).items() if count > 1]
+    bases = {(record.response_id, record.template_tokens) for record in evidence.of(Step.BASE)
+             if record.response_id and not is_failed(record)}
+    siblings: Counter[tuple[str | None, int, int | None]] = Counter()
+    for record in evidence.requests:
+        if not 0 <= record.epoch < plan.epochs + plan.later_epochs:
+            gaps.append(f"{record.request_id} is of epoch {record.epoch}, which the plan does not have")
+        if record.step not in _ANY_SIZE and record.template_tokens not in plan.template_tokens:
+            gaps.append(f"{record.request_id} stands on {record.template_tokens} tokens, which the plan does not have")
+        if record.step is Step.FORK and not is_failed(record):
+            siblings[record.parent_response_id, record.epoch, record.sibling] += 1
+            if (record.parent_response_id, record.template_tokens) not in bases:
+                gaps.append(f"{record.request_id} does not continue a base of its template")
+    gaps += [f"sibling {place[2]} of {place[0]} stands {count} times in epoch {place[1]}"
+             for place, count in siblings.items() if count > 1]
+    return simple(CheckName.EVIDENCE_MATCHES_PLAN, Place(), ids=(), misses=(), gaps=gaps, trials=len(evidence.requests))
+
+
+_ANY_SIZE = (Step.CONTROL_NEVER_SEEN, Step.CONTROL_EXACT_REPEAT, Step.OTHER)
+
+
+def restart_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
+    """restart_proved of every epoch but the first: the work counter fell, another process, the same identity.
+
+    Having asked for a restart proves nothing. Also that the replies of an epoch came from its process.
+    """
+    epochs = {record.epoch: record for record in evidence.epochs}
+    checks = []
+    for number in range(1, plan.epochs + plan.later_epochs):
+        before, after = epochs.get(number - 1), epochs.get(number)
+        ids = [f"epoch/{number - 1}", f"epoch/{number}"]
+        if before is None or after is None:
+            checks.append(simple(CheckName.RESTART_PROVED, Place(epoch=number), ids=ids, misses=(),
+                                 gaps=["an epoch is missing"], trials=0))
+            continue
+        misses = _restart_faults(before, after)
+        misses += [f"{record.request_id} was answered by another process" for record in evidence.requests
+                   if record.epoch == number and record.server_instance_id not in (None, after.server_instance_id)]
+        gaps = ["the work counter was not read on both sides"] if _unread(before, after) else []
+        checks.append(simple(CheckName.RESTART_PROVED, Place(epoch=number), ids=ids, misses=misses, gaps=gaps,
+                             trials=1))
+    return checks
+
+
+def _unread(before: EpochEvidence, after: EpochEvidence) -> bool:
+    return before.prefill_counter_after is None or after.prefill_counter_before is None
+
+
+def _restart_faults(before: EpochEvidence, after: EpochEvidence) -> list[str]:
+    faults = []
+    last, first = before.prefill_counter_after, after.prefill_counter_before
+    if last is not None and first is not None and first >= last:
+        faults.append(f"the work counter went from {last} to {first}: it did not fall")
+    if before.server_instance_id == after.server_instance_id:
+        faults.append(f"the process is still {after.server_instance_id}")
+    if before.identity_sha256 != after.identity_sha256:
+        faults.append("another identity answers after the restart")
+    return faults
+
+
+def save_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
+    """saves_complete of every template: as many as planned, each accepted with its generation."""
+    if not plan.saves:
+        return []
+    checks = []
+    for tokens in plan.template_tokens:
+        saves = [save for save in evidence.saves if save.template_tokens == tokens]
+        misses = [f"{_save_id(save)} answered {save.http_status}"
+                  for save in saves if not 200 <= save.http_status < 300]
+        gaps = [f"{_save_id(save)} names no generation" for save in saves
+                if 200 <= save.http_status < 300 and save.generation is None]
+        if len(saves) < plan.saves * plan.repeats:
+            gaps.append(f"{len(saves)} of {plan.saves * plan.repeats} planned saves were made")
+        ids = [_save_id(save) for save in saves]
+        checks.append(simple(CheckName.SAVES_COMPLETE, Place(tokens), ids=ids, misses=misses, gaps=gaps,
+                             trials=len(saves)))
+    return checks
+
+
+def _save_id(save: SaveEvidence) -> str:
+    return f"save/{save.template_tokens}/{save.epoch}/{save.order}"
+
+
+def accounting_check(evidence: Evidence) -> Check:
+    """Every answer adds up: reused + computed = prompt, cached = reused, no witness against another."""
+    answered = [record for record in evidence.requests if not is_failed(record)]
+    misses: list[str] = []
+    gaps: list[str] = []
+    for record in answered:
+        prompt, cached = record.prompt_tokens, record.cached_tokens
+        reused, computed = record.reused_tokens, record.computed_tokens
+        if record.witness_conflict is not None:
+            misses.append(f"{record.request_id}: {record.witness_conflict}")
+        elif prompt is None or cached is None or reused is None or computed is None:
+            gaps.append(f"{record.request_id} does not report its tokens")
+        elif min(reused, computed) < 0 or reused + computed != prompt or cached != reused:
+            misses.append(f"{record.request_id}: prompt {prompt} is not reused {reused} + computed {computed}, "
+                          f"or cached {cached} is not reused")
+    ids = [record.request_id for record in answered]
+    return simple(CheckName.ACCOUNTING, Place(), ids=ids, misses=misses, gaps=gaps, trials=len(answered))
+
+
+def work_check(limits: Thresholds, evidence: Evidence) -> list[Check]:
+    """What replies say they computed is what the engine's work counter rose by: a reported hit saved real work."""
+    if not limits.require_work_accounted:
+        return []
+    answered = [record for record in evidence.requests if not is_failed(record)]
+    misses: list[str] = []
+    gaps: list[str] = []
+    for record in answered:
+        claimed, counted = _claimed(record), record.counter_computed_tokens
+        if record.step is Step.OTHER and counted is None:
+            continue  # it ran beside others: one counter cannot tell them apart
+        if claimed is None or counted is None:
+            gaps.append(f"{record.request_id} has no reading of the work counter")
+        elif abs(counted - claimed) > max(limits.max_unaccounted_prefill_tokens, claimed // 20):
+            misses.append(f"{record.request_id} says {claimed} computed tokens, the work counter rose by {counted}")
+    ids = [record.request_id for record in answered]
+    return [simple(CheckName.WORK_ACCOUNTED, Place(), ids=ids, misses=misses, gaps=gaps, trials=len(answered))]
+
+
+def _claimed(record: RequestEvidence) -> int | None:
+    if record.computed_tokens is not None or record.prompt_tokens is None or record.cached_tokens is None:
+        return record.computed_tokens
+    return record.prompt_tokens - record.cached_tokens
+
+
+def oom_check(evidence: Evidence) -> list[Check]:
+    """No life of the engine was ended for memory. Only where the host can tell."""
+    told = [record for record in evidence.epochs if record.oom_killed is not None]
+    if not told:
+        return []
+    misses = [f"epoch {record.epoch} was killed for memory" for record in told if record.oom_killed]
+    ids = [f"epoch/{record.epoch}" for record in told]
+    return [simple(CheckName.NOT_OOM_KILLED, Place(), ids=ids, misses=misses, gaps=(), trials=len(told))]
+
+
+def steps_check(evidence: Evidence) -> list[Check]:
+    """Every step of the plan was carried out. A skipped or failed step leaves a gap, whatever its reason."""
+    if not evidence.steps:
+        return []
+    gaps = [f"step {step.name} of epoch {step.epoch} was {step.outcome}: {step.detail or 'no reason given'}"
+            for step in evidence.steps if step.outcome != "done"]
+    return [simple(CheckName.STEPS_DONE, Place(), ids=(), misses=(), gaps=gaps, trials=len(evidence.steps))]

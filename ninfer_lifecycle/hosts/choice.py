@@ -1,0 +1,40 @@
+"""From a host's name to a host. docker-py is imported only when Docker is chosen."""
+
+from typing import TYPE_CHECKING, Literal, overload
+
+from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.hosts.base import Host, HostKind
+from ninfer_lifecycle.hosts.process import ProcessHost
+
+if TYPE_CHECKING:
+    from ninfer_lifecycle.hosts.docker import DockerHost
+
+
+@overload
+def open_host(kind: Literal["docker"]) -> "DockerHost": ...
+
+
+@overload
+def open_host(kind: HostKind) -> Host: ...
+
+
+def open_host(kind: HostKind) -> Host:
+    """A host of this kind; use it as a context manager. HostError when there is none (no Docker daemon)."""
+    match kind:
+        case "process":
+            return ProcessHost()
+        case "docker":
+            from ninfer_lifecycle.hosts.docker import DockerHost  # noqa: PLC0415  # see above
+
+            return DockerHost()
+
+
+def parse_kind(given: str | None, default: HostKind) -> HostKind:
+    """`--host`, or the profile's own."""
+    match given:
+        case None:
+            return default
+        case "process" | "docker":
+            return given
+        case _:
+            raise UsageError(f"no host named {given!r}", "choose --host process or --host docker")

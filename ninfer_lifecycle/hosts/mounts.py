@@ -1,0 +1,95 @@
+"""What a container brings along: model, store, log directory and key, each readable by its user and by no one else."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ninfer_engine.contract.flags import to_argv
+from ninfer_lifecycle.errors import HostError
+from ninfer_lifecycle.hosts.base import EngineSpec
+from ninfer_lifecycle.hosts.container import ENGINE_PORT, KEY_AT, LOG_AT, MODEL_AT, STORE_AT, BoundPath
+from ninfer_lifecycle.hosts.placing import REQUEST_LOG, Places, placed_flags
+
+CONTAINER_UID = 10001
+"""The engine's user in the image. A caller who is not root keeps their own number: they could not give files away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """Mounts, the arguments that name them, and the user who reads them. request_log: on this machine."""
+
+    user: str
+    mounts: tuple[BoundPath, ...]
+    argv: tuple[str, ...]
+    request_log: Path | None
+    key_copy: Path | None
+
+    def forget_key(self) -> None:
+        """Remove the copy of the key."""
+        if self.key_copy is not None:
+            self.key_copy.unlink(missing_ok=True)
+
+
+def prepare_belongings(spec: EngineSpec) -> Belongings:
+    """Make the directories, copy the key (mode 0600, the engine's user). HostError when the model cannot be read."""
+    uid, gid = _user()
+    model = spec.model_dir.resolve()
+    _check_readable(model, uid)
+    model_at = MODEL_AT if model.is_dir() else f"{MODEL_AT}/{model.name}"
+    mounts = [BoundPath(str(model), model_at, read_only=True)]
+    store_at = log_at = key_at = None
+    key_copy = None
+    if spec.store_dir is not None:
+        _give(spec.store_dir, uid, gid)
+        mounts.append(BoundPath(str(spec.store_dir.resolve()), STORE_AT, read_only=False))
+        store_at = STORE_AT
+    log_dir = spec.run_dir / "engine"
+    if spec.request_log:
+        log_dir.mkdir(exist_ok=True)
+        _give(log_dir, uid, gid)
+        mounts.append(BoundPath(str(log_dir.resolve()), LOG_AT, read_only=False))
+        log_at = f"{LOG_AT}/{REQUEST_LOG}"
+    if spec.key_file is not None:
+        key_copy = _copy_key(spec.key_file, spec.run_dir / f"key-{spec.run_id}", uid, gid)
+        mounts.append(BoundPath(str(key_copy.resolve()), KEY_AT, read_only=True))
+        key_at = KEY_AT
+    places = Places(model=model_at, host="0.0.0.0", port=ENGINE_PORT, key_file=key_at,  # noqa: S104  # in its own net
+                    store_dir=store_at, request_log=log_at)
+    return Belongings(f"{uid}:{gid}", tuple(mounts), tuple(to_argv(placed_flags(spec, places))),
+                      log_dir / REQUEST_LOG if spec.request_log else None, key_copy)
+
+
+def _user() -> tuple[int, int]:
+    return (CONTAINER_UID, CONTAINER_UID) if os.getuid() == 0 else (os.getuid(), os.getgid())
+
+
+def _give(directory: Path, uid: int, gid: int) -> None:
+    """A directory and what lies in it to the engine's user; a no-op for what is theirs already."""
+    if os.getuid() != 0:
+        return
+    for path in (directory, *directory.rglob("*")):
+        if path.lstat().st_uid != uid:
+            os.chown(path, uid, gid, follow_symlinks=False)
+
+
+def _copy_key(source: Path, target: Path, uid: int, gid: int) -> Path:
+    """A copy that no one but the engine's user can open, made so from its first moment."""
+    target.unlink(missing_ok=True)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file, source.open("rb") as key:
+        shutil.copyfileobj(key, file)
+        if os.getuid() == 0:
+            os.fchown(file.fileno(), uid, gid)
+    return target
+
+
+def _check_readable(model: Path, uid: int) -> None:
+    """Refuse a model that the container's user could not open; owner and others are looked at, groups are not."""
+    for path in (model, *(model.iterdir() if model.is_dir() else ())):
+        info = path.stat()
+        needed = 0o5 if path.is_dir() else 0o4
+        granted = (info.st_mode >> 6) if info.st_uid == uid else info.st_mode
+        if granted & needed != needed:
+            raise HostError(f"{path} cannot be read by user {uid}, which the container runs as",
+                            f"chmod o+r{'x' if path.is_dir() else ''} it: the model is mounted read-only")

@@ -1,0 +1,1 @@
+"""Probes: small steps composed into plans. They ask an engine, and write down what it answered; they judge nothing."""

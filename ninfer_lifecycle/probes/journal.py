@@ -1,0 +1,72 @@
+"""The journal of a run: evidence in memory for the gates and, line by line as it arises, on disk for everyone else.
+
+A run that dies has written everything up to its last request.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from ninfer_engine.contract.base import Document
+from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, SaveEvidence, StepEvidence, jsonl
+
+FILES: dict[type[Document], str] = {
+    RequestEvidence: "requests.jsonl",
+    SaveEvidence: "saves.jsonl",
+    EpochEvidence: "epochs.jsonl",
+    StepEvidence: "steps.jsonl",
+    FactEvidence: "facts.jsonl",
+}
+
+
+class Journal:
+    """Evidence of one run, in the order in which it arose. With a directory, each record is also appended to its file.
+
+    Effects: creates its files in `directory`; flushes after every record.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._records: dict[type[Document], list[Document]] = {kind: [] for kind in FILES}
+        self._files: dict[type[Document], TextIO] = {}
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._files = {kind: (directory / name).open("w", encoding="utf-8") for kind, name in FILES.items()}
+
+    def add(self, record: Document) -> None:
+        """Append one record."""
+        kind = type(record)
+        self._records[kind].append(record)
+        if kind in self._files:
+            self._files[kind].write(jsonl([record]).decode())
+            self._files[kind].flush()
+
+    @property
+    def requests(self) -> Sequence[RequestEvidence]:
+        """Every request so far."""
+        return [record for record in self._records[RequestEvidence] if isinstance(record, RequestEvidence)]
+
+    @property
+    def saves(self) -> Sequence[SaveEvidence]:
+        """Every save so far."""
+        return [record for record in self._records[SaveEvidence] if isinstance(record, SaveEvidence)]
+
+    @property
+    def epochs(self) -> Sequence[EpochEvidence]:
+        """Every finished life of the engine so far."""
+        return [record for record in self._records[EpochEvidence] if isinstance(record, EpochEvidence)]
+
+    @property
+    def steps(self) -> Sequence[StepEvidence]:
+        """Every step so far."""
+        return [record for record in self._records[StepEvidence] if isinstance(record, StepEvidence)]
+
+    @property
+    def facts(self) -> Sequence[FactEvidence]:
+        """Every fact so far."""
+        return [record for record in self._records[FactEvidence] if isinstance(record, FactEvidence)]
+
+    def close(self) -> None:
+        """Close the files; the records stay."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}

@@ -1,0 +1,73 @@
+"""Plans by name: the fan-out, the parts, and what they compose to."""
+
+from dataclasses import dataclass
+
+from ninfer_engine.contract.base import Document
+from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.gates.plans import PLAN_PARTS, Asked, summary_of
+from ninfer_lifecycle.gates.thresholds import PlanSummary
+from ninfer_lifecycle.probes.concurrency import CONCURRENCY
+from ninfer_lifecycle.probes.continuing import SIBLING_CONTINUE
+from ninfer_lifecycle.probes.durability import DURABILITY
+from ninfer_lifecycle.probes.equivalence import EQUIVALENCE
+from ninfer_lifecycle.probes.fanout import FanoutSteps, Round, plan_fanout
+from ninfer_lifecycle.probes.isolation import ISOLATION
+from ninfer_lifecycle.probes.leaks import LEAKS
+from ninfer_lifecycle.probes.parts import Part
+from ninfer_lifecycle.probes.pressure import MULTI_SESSION, PRESSURE
+from ninfer_lifecycle.probes.protocol import PROTOCOL
+from ninfer_lifecycle.probes.run import ProbeStep
+from ninfer_lifecycle.profiles.schema import ProbeSection
+
+
+class Schedule(Document):
+    """The plan as it is carried out: everything that chance decided, written down before the first request."""
+
+    plan: str
+    seed: int
+    nonce: str
+    rounds: tuple[Round, ...]
+    steps: tuple[str, ...]
+    estimated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Steps to run, their written form, and what the gates will look for."""
+
+    steps: tuple[ProbeStep, ...]
+    schedule: Schedule
+    summary: PlanSummary
+
+
+FANOUT_QUESTION = "Is every fork of every template hot, the first one after a restart included?"
+
+
+_PARTS: dict[str, Part] = {part.name: part for part in (
+    SIBLING_CONTINUE, PRESSURE, MULTI_SESSION, CONCURRENCY, EQUIVALENCE, ISOLATION, PROTOCOL, LEAKS, DURABILITY)}
+
+
+def require_plan(name: str) -> str:
+    """The name, when there is such a plan. Raises UsageError."""
+    if name not in PLAN_PARTS:
+        raise UsageError(f"no probe plan named {name!r}", f"choose one of: {', '.join(PLAN_PARTS)}")
+    return name
+
+
+def questions_of(name: str) -> tuple[str, ...]:
+    """What a plan answers."""
+    plan = PLAN_PARTS[require_plan(name)]
+    return (*((FANOUT_QUESTION,) if plan.fanout else ()), *(_PARTS[part].question for part in plan.parts))
+
+
+def make_plan(section: ProbeSection, nonce: str) -> Planned:
+    """The plan that `section` names: its steps, their written form, and what the gates will look for."""
+    plan = PLAN_PARTS[require_plan(section.plan)]
+    fanout = plan_fanout(section) if plan.fanout else FanoutSteps((), ())
+    steps = (*fanout.steps, *(step for part in plan.parts for step in _PARTS[part].steps(section)))
+    schedule = Schedule(
+        plan=section.plan, seed=section.seed, nonce=nonce, rounds=fanout.rounds,
+        steps=tuple(step.name for step in steps), estimated_tokens=sum(step.cost for step in steps))
+    asked = Asked(plan=section.plan, sizes=section.sizes, forks=section.forks, repeats=section.repeats,
+                  restarts=section.restarts)
+    return Planned(steps, schedule, summary_of(asked))

@@ -1,0 +1,266 @@
+"""A probe run: the state that steps share, and the loop that runs them and writes down how each one ended."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+from ninfer_engine.contract.status import StatusDocument
+from ninfer_lifecycle.client import EngineClient
+from ninfer_lifecycle.errors import EngineError, NinferError
+from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, StepEvidence
+from ninfer_lifecycle.probes.exchange import Place, Question, ask, require_same_life
+from ninfer_lifecycle.probes.journal import Journal
+from ninfer_lifecycle.probes.subject import LifeFacts, Subject, identity_sha256
+from ninfer_lifecycle.probes.templates import Template
+
+
+class SkipStepError(Exception):
+    """A step cannot be run because an earlier one has no answer; it is recorded as skipped and the run goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Clock (monotonic seconds), wall clock (RFC 3339 text), sleep, and the source of request ids and sessions."""
+
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    sleep: Callable[[float], None] = time.sleep
+    token_hex: Callable[[int], str] = secrets.token_hex
+
+
+class Watcher(Protocol):
+    """Who looks on: progress displays. Must not raise, and must not take long."""
+
+    def step_started(self, name: str, index: int, total: int, done_cost: int, total_cost: int) -> None: ...
+
+    def request_done(self, record: RequestEvidence) -> None: ...
+
+    def step_ended(self, record: StepEvidence) -> None: ...
+
+    def status_seen(self, status: StatusDocument) -> None: ...
+
+
+class ProbeStep(Protocol):
+    """One small thing to do. cost: about how many tokens the engine computes for it, for progress only."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def template_tokens(self) -> int | None: ...
+
+    @property
+    def cost(self) -> int: ...
+
+    def perform(self, run: "ProbeRun") -> None:
+        """Do it. Raises SkipStepError, or any NinferError when the run cannot go on."""
+
+
+@dataclass
+class Lineage:
+    """What a run knows of one template: its session and the responses that later steps continue.
+
+    resume_id: the last fork before the latest restart. stored: responses that the engine said it stored;
+    saved: how many of them there were at the last save.
+    """
+
+    session: str
+    template: Template | None = None
+    base_id: str | None = None
+    last_fork_id: str | None = None
+    resume_id: str | None = None
+    stored: int = 0
+    saved: int = 0
+    turns: int = 0
+
+
+@dataclass
+class ProbeRun:
+    """The state of one run. Steps ask through it, so that order, epoch and evidence are kept in one place."""
+
+    subject: Subject
+    model: str
+    journal: Journal
+    nonce: str
+    watcher: Watcher
+    effects: Effects = field(default_factory=Effects)
+    epoch: int = 0
+    order: int = 0
+    chars_per_token: float = 4.0
+    waited_s: float = 0.0
+    lineages: dict[str, Lineage] = field(default_factory=dict)
+    status: StatusDocument = field(init=False)
+    _first_seen: StatusDocument = field(init=False)
+    _started_at: str = ""
+
+    def __post_init__(self) -> None:
+        with self.waiting():
+            self.status = self._first_seen = self.client.status()
+        self._started_at = self.subject.facts().started_at or self.effects.now()
+
+    @property
+    def client(self) -> EngineClient:
+        """The client of the life that runs now."""
+        return self.subject.client
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in here is the engine's, not the prober's."""
+        started = self.effects.clock()
+        try:
+            yield
+        finally:
+            self.waited_s += self.effects.clock() - started
+
+    def lineage(self, key: str) -> Lineage:
+        """The lineage of that key, with a session of its own made on first use."""
+        if key not in self.lineages:
+            self.lineages[key] = Lineage(session=self.effects.token_hex(32))
+        return self.lineages[key]
+
+    def next_order(self) -> int:
+        """The next position in the run."""
+        self.order += 1
+        return self.order
+
+    def count(self, text: str) -> int:
+        """Prompt tokens of one input, by the engine's own tokenizer."""
+        with self.waiting():
+            return self.client.input_tokens({"model": self.model, "input": text})
+
+    def ask(self, question: Question) -> RequestEvidence:
+        """Send one request alone, write down the answer. Raises EngineError when the engine restarted by itself."""
+        place = Place(self.effects.token_hex(32), self.epoch, self.next_order())
+        before = self.status
+        with self.waiting():
+            answer = ask(self.client, question, place, self.model, before, clock=self.effects.clock)
+        record, after = answer.record, answer.status
+        self.journal.add(record)
+        self.status = after
+        self.watcher.request_done(record)
+        self.watcher.status_seen(after)
+        require_same_life(before, after, f"{question.step.value} of {question.template_tokens} tokens")
+        return record
+
+    def refresh(self) -> StatusDocument:
+        """Read the status again; the same life is required."""
+        with self.waiting():
+            after = self.client.status()
+        require_same_life(self.status, after, "a pause between requests")
+        self.status = after
+        self.watcher.status_seen(after)
+        return after
+
+    def ask_together(self, questions: Sequence[Question]) -> list[RequestEvidence]:
+        """Send all at once, each in a thread of its own; the answers in the order of the questions.
+
+        The work counter cannot tell them apart, so none of the records has a reading of it.
+        """
+        questions = [replace(question, alone=False) for question in questions]
+        places = [Place(self.effects.token_hex(32), self.epoch, self.next_order()) for _ in questions]
+        client, model, before, clock = self.client, self.model, self.status, self.effects.clock
+        with self.waiting(), ThreadPoolExecutor(len(questions)) as pool:
+            answers = list(pool.map(lambda one: ask(client, one[0], one[1], model, before, clock=clock),
+                                    zip(questions, places, strict=True)))
+        for answer in answers:
+            self.journal.add(answer.record)
+            self.watcher.request_done(answer.record)
+            require_same_life(before, answer.status, "requests sent together")
+        self.refresh()
+        return [answer.record for answer in answers]
+
+    def fact(self, claim: str, observed: int | None, relation: Literal["equal", "at_most", "at_least"], required: int,
+             detail: str | None = None, requests: Sequence[str] = ()) -> None:
+        """Write down one fact."""
+        self.journal.add(FactEvidence(
+            claim=claim, epoch=self.epoch, order=self.next_order(), observed=observed, relation=relation,
+            required=required, detail=detail, requests=tuple(requests)))
+
+    def restart(self, kill: bool = False) -> None:
+        """Restart the engine and prove it: the work counter fell, the instance changed, the identity did not.
+
+        Raises EngineError when one of the three does not hold: nothing after it would mean what it says.
+        """
+        before = self.refresh()
+        with self.waiting():
+            ended = self.subject.restart(kill)
+            after = self.client.status()
+        self._end_epoch(ended)
+        self.epoch += 1
+        self.status = self._first_seen = after
+        self._started_at = self.subject.facts().started_at or self.effects.now()
+        self.watcher.status_seen(after)
+        _prove_restart(before, after)
+
+    def finish(self, ended: LifeFacts | None = None) -> None:
+        """Write down the life that runs now; `ended`: how it was stopped, if it was."""
+        self._end_epoch(ended or self.subject.facts())
+
+    def abandon(self) -> None:
+        """Write down the life that runs now when the run ends early: with what the place still knows, or without."""
+        try:
+            facts = self.subject.facts()
+        except NinferError:
+            facts = LifeFacts()
+        self._end_epoch(facts)
+
+    def _end_epoch(self, ended: LifeFacts) -> None:
+        self.journal.add(EpochEvidence(
+            epoch=self.epoch, server_instance_id=self._first_seen.identity.server_instance_id,
+            started_at=self._started_at, container_id=ended.container_id, image_id=ended.image_id,
+            exit_code=ended.exit_code, oom_killed=ended.oom_killed, stop_reason=ended.stop_reason,
+            prefill_counter_before=self._first_seen.scheduler.computed_prefill_tokens,
+            prefill_counter_after=self.status.scheduler.computed_prefill_tokens,
+            identity_sha256=identity_sha256(self._first_seen)))
+
+
+def _prove_restart(before: StatusDocument, after: StatusDocument) -> None:
+    if before.identity.server_instance_id == after.identity.server_instance_id:
+        raise EngineError("the restart did not happen: the same process instance answers",
+                          "something else may listen on the port, or the host did not stop the engine")
+    was, now = before.scheduler.computed_prefill_tokens, after.scheduler.computed_prefill_tokens
+    if now >= was:
+        raise EngineError(f"the restart is not proved: the work counter went from {was} to {now} tokens",
+                          "the counter restarts with the process; another client may be sending work to this engine")
+    if identity_sha256(before) != identity_sha256(after):
+        raise EngineError("after the restart another configuration runs than before it",
+                          "compare the identity in the two status samples of the run directory")
+
+
+Outcome = Literal["done", "skipped", "failed"]
+
+
+def run_steps(steps: Sequence[ProbeStep], run: ProbeRun) -> None:
+    """Run every step in order and write down how it ended. A skipped step does not end the run; an error does."""
+    total_cost = sum(step.cost for step in steps)
+    done_cost = 0
+    for index, step in enumerate(steps):
+        run.watcher.step_started(step.name, index, len(steps), done_cost, total_cost)
+        _run_step(step, run)
+        done_cost += step.cost
+
+
+def _run_step(step: ProbeStep, run: ProbeRun) -> None:
+    started, waited, epoch = run.effects.clock(), run.waited_s, run.epoch
+    outcome: Outcome = "done"
+    detail: str | None = None
+    try:
+        step.perform(run)
+    except SkipStepError as reason:
+        outcome, detail = "skipped", str(reason)
+    except BaseException as error:
+        outcome, detail = "failed", str(error) or type(error).__name__
+        raise
+    finally:
+        wall = run.effects.clock() - started
+        record = StepEvidence(
+            epoch=epoch, order=run.next_order(), name=step.name, outcome=outcome, detail=detail,
+            template_tokens=step.template_tokens, wall_us=round(wall * 1e6),
+            prober_us=max(0, round((wall - (run.waited_s - waited)) * 1e6)))
+        run.journal.add(record)
+        run.watcher.step_ended(record)

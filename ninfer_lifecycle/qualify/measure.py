@@ -1,0 +1,65 @@
+"""Probe an engine that someone else runs: asked as in a qualification, but not proven to be any configuration.
+
+So there is no restart, no lock document and no receipt. The verdict is for the person at the keyboard, and is written
+down unsigned.
+"""
+
+import secrets
+from dataclasses import dataclass
+
+from ninfer_lifecycle.client import EngineClient
+from ninfer_lifecycle.errors import EngineError
+from ninfer_lifecycle.gates.evaluate import evaluate
+from ninfer_lifecycle.gates.tally import Evidence
+from ninfer_lifecycle.gates.verdict import Verdict
+from ninfer_lifecycle.probes.journal import Journal
+from ninfer_lifecycle.probes.plans import make_plan
+from ninfer_lifecycle.probes.run import ProbeRun, run_steps
+from ninfer_lifecycle.probes.subject import RemoteSubject
+from ninfer_lifecycle.qualify.observe import evidence_of
+from ninfer_lifecycle.qualify.orchestrate import Wiring
+from ninfer_lifecycle.qualify.prepare import Wanted, resolve, run_id_of
+from ninfer_lifecycle.qualify.progress import Fan
+from ninfer_lifecycle.qualify.rundir import RunDirectory, StatusRecorder, create_run_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found of an engine of unproven configuration."""
+
+    run: RunDirectory
+    evidence: Evidence
+    verdict: Verdict
+
+
+def measure(wanted: Wanted, base_url: str, api_key: str | None, wiring: Wiring) -> Measured:
+    """Carry out the profile's plan, without restarts, against the engine at `base_url`. Raises NinferError."""
+    profile = resolve(wanted)
+    probes = profile.probes.model_copy(update={"restarts": 0})
+    planned = make_plan(probes, secrets.token_hex(16))
+    with EngineClient(base_url, api_key) as client, wiring.display() as watcher:
+        model = served_model(client)
+        run = create_run_directory(wanted.runs_dir, run_id_of(profile, wiring.now()))
+        run.write_json("plan.json", planned.schedule.model_dump(mode="json"))
+        run.write_command(wanted.command)
+        journal, recorder = Journal(run.evidence), StatusRecorder(run.path / "status.jsonl")
+        try:
+            probe = ProbeRun(RemoteSubject(client), model, journal, planned.schedule.nonce, Fan((recorder, watcher)),
+                             wiring.effects)
+            run_steps(planned.steps, probe)
+            probe.finish()
+        finally:
+            journal.close()
+            recorder.close()
+    evidence = evidence_of(journal)
+    verdict = evaluate(planned.summary, profile.gates, evidence)
+    run.write_json("verdict.json", {"signed": False, **verdict.to_json()})
+    return Measured(run, evidence, verdict)
+
+
+def served_model(client: EngineClient) -> str:
+    """The name of the one model that it serves. Raises EngineError when it serves none."""
+    models = client.models()
+    if not models:
+        raise EngineError(f"{client.base_url} serves no model", "start the engine with a model")
+    return models[0].id

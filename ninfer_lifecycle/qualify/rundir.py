@@ -1,0 +1,93 @@
+"""The directory of one run: everything that was observed, and how to do it again.
+
+    runs/<id>/plan.json        orders, nonce and steps, written before the first request
+              lock.json        the lock document
+              command.txt      the command line to repeat the run
+              evidence/        requests, saves, epochs, steps: one JSON object a line, written as they arise
+              status.jsonl     the status document as it was seen
+              engine.log ...   what the host keeps of the engine
+              partial.json     only when the run died: why, and what the gates made of the evidence so far; unsigned
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from ninfer_engine.contract.status import StatusDocument
+from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.evidence import RequestEvidence, StepEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Paths of one run. Effects: every method writes below `path`."""
+
+    path: Path
+    run_id: str
+
+    @property
+    def evidence(self) -> Path:
+        """Where evidence files go."""
+        return self.path / "evidence"
+
+    @property
+    def store(self) -> Path:
+        """The durable store of the engine under test; removed when the run ends."""
+        return self.path / "store"
+
+    def write_json(self, name: str, value: Any) -> None:
+        """A JSON document that people read."""
+        self.write_bytes(name, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """A file, whole or not at all."""
+        target = self.path / name
+        partial = target.with_suffix(target.suffix + ".part")
+        partial.write_bytes(data)
+        partial.replace(target)
+
+    def write_command(self, argv: Sequence[str]) -> None:
+        """The command line to repeat the run."""
+        self.write_bytes("command.txt", (shlex.join(argv) + "\n").encode())
+
+
+def create_run_directory(runs_dir: Path, run_id: str) -> RunDirectory:
+    """A new directory for a run. Raises UsageError when it cannot be made or is there already."""
+    path = runs_dir / run_id
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the run directory {path}: {error.strerror}",
+                         "give a directory that can be written: --runs-dir DIR") from error
+    return RunDirectory(path, run_id)
+
+
+class StatusRecorder:
+    """Writes each status document that the probe sees, with the order in which it saw it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file: TextIO = file.open("w", encoding="utf-8")
+        self._seen = 0
+
+    def step_started(self, name: str, index: int, total: int, done_cost: int, total_cost: int) -> None:
+        """Not recorded here: steps are evidence."""
+
+    def request_done(self, record: RequestEvidence) -> None:
+        """Not recorded here: requests are evidence."""
+
+    def step_ended(self, record: StepEvidence) -> None:
+        """Not recorded here: steps are evidence."""
+
+    def status_seen(self, status: StatusDocument) -> None:
+        """Append one sample."""
+        self._seen += 1
+        sample = {"sample": self._seen, "status": status.model_dump(mode="json")}
+        self._file.write(json.dumps(sample, sort_keys=True, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

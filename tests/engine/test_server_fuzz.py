@@ -1,0 +1,120 @@
+"""Whatever a client sends, the reply is an answer or an error body, never a fault, and the engine is left idle."""
+
+import copy
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from server_harness import SESSION, Served
+
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/responses": {
+        "model": "tiny", "instructions": "i", "temperature": 0.5, "top_p": 1, "max_output_tokens": 9, "store": True,
+        "tools": [TOOL], "tool_choice": "auto", "text": {"format": {"type": "text"}}, "metadata": {"a": "b"}, "seed": 1,
+        "ninfer_session": SESSION, "previous_response_id": None, "stream": False,
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "2"},
+        ],
+    },
+    "/v1/chat/completions": {
+        "model": "tiny", "max_tokens": 9, "stop": ["a"], "stream": True, "stream_options": {"include_usage": True},
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c", "content": "2"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    },
+    "/v1/completions": {"model": "tiny", "prompt": [1, 2], "max_tokens": 3, "stop": "x", "logit_bias": {}},
+    "/v1/messages": {
+        "model": "tiny", "max_tokens": 9, "system": [{"type": "text", "text": "s"}], "stop_sequences": ["a"],
+        "messages": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "2"}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+    },
+    "/v1/ninfer/checkpoints": {"session_sha256": SESSION},
+}
+COUNTING = {"/v1/responses/input_tokens": "/v1/responses"}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.sampled_from(["<|im_end|>", "<think>", "f"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every node of a JSON value."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path, *(found for key, child in inner for found in places(child, (*path, key)))]
+
+
+def changed(body: Any, path: tuple[Any, ...], value: Any, remove: bool) -> Any:
+    """`body` with the node at `path` replaced or removed."""
+    if not path:
+        return value
+    made = copy.deepcopy(body)
+    parent = made
+    for key in path[:-1]:
+        parent = parent[key]
+    if remove:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = value
+    return made
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([*BODIES, *COUNTING]), st.data())
+def test_a_body_with_anything_anywhere_gets_an_answer_or_an_error_body(shared: Served, path: str, data: Any) -> None:
+    body = BODIES[COUNTING.get(path, path)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(places(body)))
+        body = changed(body, place, data.draw(JSON), data.draw(st.booleans()))
+    reply = shared.http.post(path, content=json.dumps(body))
+    assert reply.status_code in (200, 400, 404, 409), reply.text
+    assert len(reply.headers["x-request-id"]) == 64
+    if reply.status_code != 200:
+        error = reply.json()["error"]
+        assert set(error) == {"message", "type", "code", "param"}
+        assert error["message"]
+
+
+def test_the_bodies_that_are_mutated_are_good_ones(shared: Served) -> None:
+    for path, body in BODIES.items():
+        assert shared.http.post(path, json=body).status_code == 200
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200), st.sampled_from([*BODIES]))
+def test_bytes_that_are_no_json_get_an_error_body(shared: Served, content: bytes, path: str) -> None:
+    reply = shared.http.post(path, content=content)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] in ("invalid_json", "invalid_request")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(
+    st.sampled_from(["x-ninfer-session", "authorization", "x-api-key", "content-type", "content-length", "accept"]),
+    st.binary(max_size=20).map(lambda raw: raw.translate(None, b"\r\n\0").strip()), max_size=3))
+def test_any_header_values_get_an_answer(shared: Served, headers: dict[str, bytes]) -> None:
+    lines = b"".join(name.encode() + b": " + value + b"\r\n" for name, value in headers.items())
+    with shared.socket() as raw:
+        raw.sendall(b"GET /v1/ninfer/checkpoints/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + lines + b"\r\n")
+        status = int(raw.makefile("rb").readline().split()[1])
+    assert status in (200, 400)
+
+
+def test_nothing_is_left_running(shared: Served) -> None:
+    assert shared.http.get("/health").status_code == 200
+    shared.create()

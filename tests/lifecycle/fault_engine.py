@@ -1,0 +1,250 @@
+"""A small server that speaks the engine's HTTP contract truthfully, except for the faults that it is told to have.
+
+    with FaultEngine({Fault.WRONG_BRANCH}) as engine:
+        httpx.get(engine.base_url + "/health")
+        engine.restart()
+
+`restart` ends one life and begins another on the same pretend disk, as a supervised process would.
+"""
+
+import json
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fault_model import Disk, Fault, PretendEngine, turn_tokens
+
+RESPONSE_FIELDS = {"model", "input", "instructions", "previous_response_id", "store", "temperature", "top_p", "seed",
+                   "max_output_tokens", "stream", "metadata", "cache_salt", "ninfer_session", "ninfer_request_id"}
+MAX_CONTEXT = 131072
+HEX64 = re.compile(r"^[0-9a-f]{64}$")
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this program
+    """An error body."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+class FaultEngine:
+    """The server and its lives. Thread-safe; every request runs alone, as on an engine with C = 1."""
+
+    def __init__(self, faults: Iterable[Fault] = (), *, config_sha256: str = "c" * 64, catalog: int = 10_000,
+                 restart_after: int = 9, model_sha256: str = "1" * 64, store_dir: Path | None = None) -> None:
+        self.faults = frozenset(faults)
+        self.config_sha256, self.model_sha256 = config_sha256, model_sha256
+        self.catalog, self.restart_after = catalog, restart_after
+        self.disk = Disk(directory=store_dir)
+        self.inside = 0
+        self.life = self._new_life()
+        self.released = threading.Event()
+        self.server: ThreadingHTTPServer | None = None
+        self.seen: list[dict[str, Any]] = []
+        self.saves = 0
+
+    def _new_life(self) -> PretendEngine:
+        return PretendEngine(self.disk, self.faults, self.config_sha256, self.catalog, self.model_sha256)
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens."""
+        assert self.server is not None, "start it first"
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def start(self) -> None:
+        """Listen on a free port."""
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1  # headers and body in one packet: else each reply waits for a delayed acknowledgement
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                """Quiet."""
+
+            def _answer(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                raw = self.rfile.read(length)
+                status, body = engine.handle(self.command, self.path, {k.lower(): v for k, v in self.headers.items()},
+                                             raw)
+                payload = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(payload)))
+                self.send_header("x-request-id", secrets.token_hex(8))
+                self.end_headers()
+                self.wfile.write(payload)
+
+            do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - names that the base class calls
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop listening; the disk stays."""
+        self.released.set()
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
+
+    def restart(self, kill: bool = False) -> None:
+        """End this life and begin the next on the same disk. kill: without a chance to save."""
+        if not kill and Fault.FORGET_ON_STOP not in self.faults:
+            for session in {stored.session for stored in self.life.responses.values() if stored.session}:
+                self.life.save(session)
+        if Fault.NEVER_RESTART not in self.faults:
+            self.life = self._new_life()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.stop()
+
+    # -- routes ----------------------------------------------------------------------------------------------------
+
+    def handle(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[int, dict[str, Any]]:
+        """The answer to one request."""
+        try:
+            body = json.loads(raw) if raw else {}
+            if not isinstance(body, dict):
+                raise Refusal(400, "invalid_request", "the body is no object")
+            return 200, self._route(method, path.partition("?")[0], headers, body)
+        except json.JSONDecodeError as error:
+            return 400, _error("invalid_json", str(error))
+        except Refusal as refusal:
+            code = "" if Fault.NO_ERROR_CODES in self.faults else refusal.code
+            return refusal.status, _error(code, refusal.message) if code else {"detail": refusal.message}
+
+    def _route(  # noqa: PLR0911, PLR0912 - one answer a route
+        self, method: str, path: str, headers: dict[str, str], body: dict[str, Any]
+    ) -> dict[str, Any]:
+        session = headers.get("x-ninfer-session")
+        match method, path.strip("/").split("/"):
+            case "GET", ["health"]:
+                return {"status": "ok"}
+            case "GET", ["v1", "models"]:
+                return {"object": "list", "data": [{"id": "pretend", "object": "model", "max_model_len": 131072}]}
+            case "GET", ["v1", "models", name]:
+                if name != "pretend":
+                    raise Refusal(404, "model_not_found", name)
+                return {"id": "pretend", "object": "model", "max_model_len": MAX_CONTEXT}
+            case "POST", ["v1", "responses"]:
+                return self._create(body, session)
+            case "POST", ["v1", "responses", "input_tokens"]:
+                return {"object": "response.input_tokens", "input_tokens": len(self._prompt(body, session))}
+            case "GET", ["v1", "responses", response_id]:
+                return self._stored(response_id, session).body
+            case "DELETE", ["v1", "responses", response_id]:
+                self._stored(response_id, session)
+                self.life.forget(response_id)
+                return {"id": response_id, "object": "response.deleted", "deleted": True}
+            case "GET", ["v1", "ninfer", "status"]:
+                return self.life.status()
+            case "POST", ["v1", "ninfer", "checkpoints"]:
+                return self._save(body)
+            case "DELETE", ["v1", "ninfer", "checkpoints"]:
+                there = body["session_sha256"] in self.disk.saved
+                self.life.delete_session(body["session_sha256"])
+                return {"session_sha256": body["session_sha256"], "deleted": there}
+            case "GET", ["v1", "ninfer", "checkpoints", "status"]:
+                return self._checkpoint_status(session or "")
+            case "GET", ["v1", "ninfer", "checkpoints", sha, "status"]:
+                return self._checkpoint_status(sha)
+            case _:
+                raise Refusal(404, "not_found", f"{method} {path}")
+
+    def _stored(self, response_id: str, session: str | None) -> Any:
+        stored = self.life.find(response_id, session)
+        if stored is None:
+            raise Refusal(404, "response_not_found", response_id)
+        return stored
+
+    def _parent(self, body: dict[str, Any], session: str | None) -> Any:
+        parent_id = body.get("previous_response_id")
+        if parent_id is None:
+            return None
+        parent = self.life.find(parent_id, session)
+        if parent is None:
+            raise Refusal(404, "previous_response_not_found", parent_id)
+        return parent
+
+    def _prompt(self, body: dict[str, Any], session: str | None) -> list[int]:
+        parent = self._parent(body, session or body.get("ninfer_session"))
+        return [*(parent.tokens if parent else []), *turn_tokens(body["input"])]
+
+    def _create(self, body: dict[str, Any], header_session: str | None) -> dict[str, Any]:
+        session = _checked(body, header_session)
+        self.seen.append(body)
+        if Fault.RESTART_BY_ITSELF in self.faults and len(self.seen) == self.restart_after:
+            self.life = self._new_life()
+        if Fault.WEDGE in self.faults and "previous_response_id" in body:
+            self.released.wait(60)
+            raise Refusal(503, "engine_unavailable", "it was wedged")
+        if Fault.ERROR_500 in self.faults and "previous_response_id" in body:
+            raise Refusal(500, "internal_error", "a fault was asked for")
+        if len(self._prompt(body, session)) + body.get("max_output_tokens", 0) > MAX_CONTEXT:
+            raise Refusal(400, "context_length_exceeded", f"more than {MAX_CONTEXT} tokens")
+        self.inside += 1
+        if Fault.LOSE_WHEN_AT_ONCE in self.faults:
+            time.sleep(0.05)  # a fault needs time to show: long enough for requests sent at once to meet
+        crowded, before = self.inside > 1, self.life
+        try:
+            with self.life.lock:
+                if crowded and Fault.LOSE_WHEN_AT_ONCE in self.faults:
+                    before.checkpoints.clear()
+                return self.life.respond(body, session, self._parent(body, session))
+        finally:
+            self.inside -= 1
+
+    def _save(self, body: dict[str, Any]) -> dict[str, Any]:
+        if set(body) != {"session_sha256"}:
+            raise Refusal(400, "unknown_parameter", "exactly session_sha256")
+        session = body["session_sha256"]
+        if Fault.SAVE_NEVER_AVAILABLE in self.faults:
+            raise Refusal(404, "not_found", "no such route")
+        with self.life.lock:
+            saved = self.life.save(session)
+        self.saves += 1
+        if Fault.SAVE_ANSWERS_404 in self.faults:
+            raise Refusal(404, "not_found", "no such route; it saves by itself")
+        if saved is None:
+            raise Refusal(409, "nothing_to_save", "nothing to save")
+        return saved
+
+    def _checkpoint_status(self, session: str) -> dict[str, Any]:
+        records, _, generation = self.disk.saved.get(session, ([], [], 0))
+        damaged = self.disk.damaged(session) and Fault.ACCEPT_DAMAGE not in self.faults
+        return {"artifact_type": "ninfer_session_checkpoint_status", "session_sha256": session,
+                "state": "corrupt" if damaged else "available" if records else "missing",
+                "generation": generation, "bytes": 1,
+                "response_records": len(records), "frontier_tokens": max((len(r.tokens) for r in records), default=0)}
+
+
+def _checked(body: dict[str, Any], header_session: str | None) -> str | None:
+    """The session of a well-formed body. Raises Refusal."""
+    unknown = set(body) - RESPONSE_FIELDS
+    if unknown:
+        raise Refusal(400, "unknown_parameter", f"unknown field {sorted(unknown)[0]}")
+    session = body.get("ninfer_session") or header_session
+    if (header_session and session != header_session) or (session and not HEX64.match(session)):
+        raise Refusal(400, "invalid_ninfer_identity", "not one session of 64 hex digits")
+    if not isinstance(body.get("input"), str) or not isinstance(body.get("temperature", 0), int | float):
+        raise Refusal(400, "invalid_request", "input is a string, temperature a number")
+    return session
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "code": code, "param": None}}

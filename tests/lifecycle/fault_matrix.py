@@ -1,0 +1,78 @@
+"""Which fault which plan catches, by which check: the table behind docs/fault-matrix.md. Every row is a test.
+
+    python tests/lifecycle/fault_matrix.py > docs/fault-matrix.md
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from fault_model import Fault
+
+Outcome = Literal["FAILED", "INCONCLUSIVE", "run ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`caught_by`: the check or claim that does not pass; for a run that ended, words of the reason."""
+
+    fault: Fault
+    plan: str
+    outcome: Outcome
+    caught_by: str
+
+
+MATRIX: tuple[Row, ...] = (
+    Row(Fault.ALTERNATE_ANCHOR_ROOT, "fanout", "FAILED", "fork_hits"),
+    Row(Fault.HOT_THEN_COLD, "fanout", "FAILED", "fork_hits"),
+    Row(Fault.FIRST_FORK_COLD_AFTER_RESTART, "fanout", "FAILED", "first_sibling_hot"),
+    Row(Fault.LOSE_ANCHORS_AFTER_RESTART, "fanout", "FAILED", "first_sibling_hot"),
+    Row(Fault.ONLY_FIRST_HITS, "fanout", "FAILED", "fork_hits"),
+    Row(Fault.NO_REUSE, "fanout", "FAILED", "control_exact_repeat"),
+    Row(Fault.NO_REUSE, "sibling-continue", "FAILED", "sibling_continue.alive"),
+    Row(Fault.NO_REUSE, "multi-session", "FAILED", "multi_session.turn"),
+    Row(Fault.WRONG_BRANCH, "equivalence", "FAILED", "equivalence.same_greedy_tokens"),
+    Row(Fault.CORRUPT_LOGIT, "equivalence", "FAILED", "equivalence.same_greedy_tokens"),
+    Row(Fault.FALSE_HITS, "fanout", "FAILED", "accounting"),
+    Row(Fault.FALSE_HITS, "concurrency", "FAILED", "concurrency.work_is_accounted"),
+    Row(Fault.HITS_FOR_ALL, "fanout", "FAILED", "control_never_seen"),
+    Row(Fault.OMIT_CACHED_TOKENS, "fanout", "INCONCLUSIVE", "fork_hits"),
+    Row(Fault.OMIT_NINFER, "fanout", "INCONCLUSIVE", "accounting"),
+    Row(Fault.FOREIGN_REQUEST_ID, "fanout", "FAILED", "accounting"),
+    Row(Fault.RESTART_BY_ITSELF, "fanout", "run ended", "restarted by itself"),
+    Row(Fault.NEVER_RESTART, "fanout", "run ended", "the same process instance"),
+    Row(Fault.DRIFT_AFTER_RESTART, "fanout", "run ended", "another configuration"),
+    Row(Fault.WEDGE, "fanout", "run ended", "no reply within"),
+    Row(Fault.ERROR_500, "fanout", "INCONCLUSIVE", "fork_hits"),
+    Row(Fault.OK_BUT_FAILED, "fanout", "INCONCLUSIVE", "fork_hits"),
+    Row(Fault.SLOW_MATERIALISATION, "fanout", "FAILED", "slow_anchor"),
+    Row(Fault.LEAK_SLOTS, "leaks", "FAILED", "leaks.device_images"),
+    Row(Fault.DROP_UNDER_PRESSURE, "pressure", "FAILED", "pressure.fork_between_strangers"),
+    Row(Fault.FOREIGN_SESSIONS, "isolation", "FAILED", "isolation.read"),
+    Row(Fault.SALTS_SHARE, "isolation", "FAILED", "isolation.salts_share_nothing"),
+    Row(Fault.SALTS_SHARE, "equivalence", "FAILED", "equivalence.twin_is_cold"),
+    Row(Fault.STALE_STATUS, "protocol", "INCONCLUSIVE", "protocol.status_is_already_true"),
+    Row(Fault.NO_ERROR_CODES, "protocol", "FAILED", "protocol.error_body"),
+    Row(Fault.FORGET_ON_STOP, "durability", "FAILED", "durability.graceful_stop_saves"),
+    Row(Fault.ACCEPT_DAMAGE, "durability", "FAILED", "durability.damage_is_refused"),
+    Row(Fault.DROP_WITH_PARENT, "sibling-continue", "INCONCLUSIVE", "sibling_continue.after_parent_deleted"),
+    Row(Fault.LOSE_WHEN_AT_ONCE, "concurrency", "FAILED", "concurrency.fork_at_once"),
+    Row(Fault.SAVE_NEVER_AVAILABLE, "fanout", "run ended", "the store holds 0 of"),
+)
+HARMLESS = frozenset({Fault.SAVE_ANSWERS_404})
+"""Ways of the engine family that differ from ours and are no fault: every plan passes."""
+
+
+def render(matrix: tuple[Row, ...] = MATRIX) -> str:
+    """The table as Markdown."""
+    lines = ["# What the probes catch", "",
+             "Each row is a test: an engine with this fault, the plan meant for it, and the check that says so.",
+             "Made by `python tests/lifecycle/fault_matrix.py`.", "",
+             "| fault | plan | outcome | caught by |", "|---|---|---|---|"]
+    lines += [f"| {row.fault.value.replace('_', ' ')} | {row.plan} | {row.outcome} | {row.caught_by} |"
+              for row in matrix]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,58 @@
+"""What the fan-out plan does and in which order, seen in the evidence that it leaves."""
+
+from pathlib import Path
+
+import pytest
+from fault_model import Fault
+from probe_bench import probe
+
+from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.evidence import Step
+from ninfer_lifecycle.probes.plans import require_plan
+
+
+def test_all_sizes_run_in_one_process_and_one_restart_separates_two_epochs(tmp_path: Path) -> None:
+    _, journal = probe(tmp_path)
+    assert [epoch.epoch for epoch in journal.epochs] == [0, 1]
+    for epoch in (0, 1):
+        sizes = {record.template_tokens for record in journal.requests
+                 if record.epoch == epoch and record.step is Step.FORK}
+        assert sizes == {200, 300}
+    first, second = journal.epochs
+    assert (second.prefill_counter_before or 0) < (first.prefill_counter_after or 0)
+
+
+def test_after_a_restart_some_sizes_fork_first_and_others_resume_first(tmp_path: Path) -> None:
+    _, journal = probe(tmp_path)
+    first_step = {}
+    for record in journal.requests:
+        if record.epoch == 1 and record.step in {Step.FORK, Step.RESUME}:
+            first_step.setdefault(record.template_tokens, record.step)
+    assert set(first_step.values()) == {Step.FORK, Step.RESUME}
+
+
+def test_a_resume_continues_the_last_fork_of_the_life_before(tmp_path: Path) -> None:
+    _, journal = probe(tmp_path)
+    for resume in (record for record in journal.requests if record.step is Step.RESUME):
+        parent = next(r for r in journal.requests if r.response_id == resume.parent_response_id)
+        assert (parent.step, parent.epoch, parent.sibling) == (Step.FORK, 0, 3)
+
+
+def test_templates_are_exact_in_the_tokens_that_the_engine_prefills(tmp_path: Path) -> None:
+    _, journal = probe(tmp_path)
+    bases = [record for record in journal.requests if record.step in {Step.BASE, Step.CONTROL_NEVER_SEEN}]
+    assert len(bases) == 4
+    assert all(record.prompt_tokens == record.template_tokens for record in bases)
+
+
+def test_a_restart_that_takes_the_first_fork_cold_is_seen_only_where_forks_go_first(tmp_path: Path) -> None:
+    _, journal = probe(tmp_path, Fault.FIRST_FORK_COLD_AFTER_RESTART)
+    cold = [record for record in journal.requests if record.epoch == 1 and record.path == "root"
+            and record.step is Step.FORK]
+    assert [record.sibling for record in cold] == [0, 0]
+
+
+def test_an_unknown_plan_is_refused_with_the_names_of_those_there_are() -> None:
+    with pytest.raises(UsageError) as raised:
+        require_plan("fan-in")
+    assert "sibling-continue" in raised.value.advice
