@@ -68,12 +68,13 @@ app.command("serve")(flags_command(_serve))
 def make_model(
     directory: Annotated[Path, typer.Argument(help="where to write the model, in HF layout")],
     seed: Annotated[int, typer.Option(help="seed of the weights")] = 0,
+    layers: Annotated[int, typer.Option(min=1, max=64, help="layers: three linear-attention, one full-attention")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON object")] = False,
 ) -> None:
     """Write the tiny hybrid model: seeded, the same bytes every time. Prints its sha256."""
     from ninfer_engine.model.tiny import make_model as write  # noqa: PLC0415
 
-    digest = write(directory, seed=seed)
+    digest = write(directory, seed=seed, layers=layers)
     typer.echo(json.dumps({"directory": str(directory), "sha256": digest}) if as_json else f"{digest}  {directory}")
 
 

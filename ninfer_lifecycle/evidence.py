@@ -28,9 +28,10 @@ class RequestEvidence(Document):
 
     epoch: 0 before the first restart, 1 after it, and so on. template_tokens: tokens of the template that the request
     stands on; its reply is a hit when at least so many were reused. sibling: 0-based index among the forks of one base
-    in one epoch. prompt/cached/reused/computed tokens and path come from the reply; wall_us is the prober's clock,
-    engine_total_us the engine's. error: why there is no answer; then what a reply would have said is None. HTTP 200 is
-    not an answer: reply_status is the reply's own status, and anything but completed or incomplete is an error.
+    in one epoch. prompt/cached/reused/computed tokens and path come from the reply; wall_us and first_token_us (where
+    the reply was streamed) are by the prober's clock, engine_total_us by the engine's. error: why there is no answer;
+    then what a reply would have said is None. HTTP 200 is not an answer: reply_status is the reply's own status, and
+    anything but completed or incomplete is an error.
 
     Three witnesses of one fact: cached_tokens (usage), reused/computed_tokens (the `ninfer` record), and
     counter_computed_tokens, by how much the engine's work counter rose over this request while nothing else ran. Where
@@ -67,6 +68,7 @@ class RequestEvidence(Document):
     completion_tokens: int | None = None
     output_sha256: str | None = None
     wall_us: int | None = None
+    first_token_us: int | None = None
     engine_total_us: int | None = None
     engine_ttft_us: int | None = None
     restore_us: int | None = None

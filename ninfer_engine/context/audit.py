@@ -46,6 +46,8 @@ def _node(inventory: Inventory, node: Node) -> list[str]:
     on_host = sum(page in inventory.tree.on_host for page in owned)
     if (node.own_device, node.own_host) != (len(owned) - on_host, on_host):
         found.append(f"{name}: pages by tier are miscounted")
+    if node.joined != bool(node.pages and any(node.pages[0] in above.pages for above in node.ancestors() if above is not node)):
+        found.append(f"{name}: it is wrong about sharing its first page with a node above")
     if mass < 0 or (checkpoint is not None and (checkpoint.weight < 0 or checkpoint.heirs < 0)):
         found.append(f"{name}: a weight is negative")
     if node.parent is not None:

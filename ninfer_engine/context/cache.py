@@ -17,6 +17,7 @@ Between plan and begin (publish_plan and publish) nothing else may change the ca
 carrying out moves, `abort` says so and the brain is as it was before the plan.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Ids
 from typing import assert_never
 
@@ -25,6 +26,7 @@ from ninfer_engine.context.catalog import Catalog, Continuation
 from ninfer_engine.context.costs import CostModel
 from ninfer_engine.context.errors import BlockedPlanError, ContextError, PageCountError, StalePlanError
 from ninfer_engine.context.inventory import Inventory
+from ninfer_engine.context.lineage import check_restore, checkpoint_record, lineage_of, plan_restore, restore
 from ninfer_engine.context.planning import plan_request
 from ninfer_engine.context.publishing import held_weight, publish_plan
 from ninfer_engine.context.sequences import Sequence
@@ -35,12 +37,14 @@ from ninfer_engine.context.types import (
     Capacities,
     CheckpointId,
     CheckpointKind,
+    CheckpointRecord,
     DemoteImage,
     DemotePages,
     DropImage,
     DropPages,
     Eviction,
     ImageId,
+    Lineage,
     Move,
     Occupancy,
     PageId,
@@ -51,6 +55,8 @@ from ninfer_engine.context.types import (
     PromotePages,
     PublishPlan,
     Released,
+    Restored,
+    RestorePlan,
     Stored,
     Tier,
 )
@@ -103,6 +109,7 @@ class ContextCache:
             parent_response_id=request.parent_response_id, tokens=request.tokens, prompt_length=len(request.tokens),
             resumed=resumed.node if resumed else None, first_page=plan.resume.frontier // PAGE_TOKENS,
             own=tuple(new_page_ids), reading=resumed, last_frontier=plan.resume.frontier,
+            began_at=plan.resume.frontier,
         )
         if plan.miss is not None:
             inventory.misses[plan.miss.kind] = inventory.misses.get(plan.miss.kind, 0) + 1
@@ -162,11 +169,11 @@ class ContextCache:
         else:
             inventory.pin(node)
         sequence.published = node
-        weight = inventory.scale.stored(held_weight(self.policy, plan.kind), plan.now)
+        weight = self._held(sequence, plan)
         checkpoint = inventory.attach(node, plan.kind, image_id, plan.tier, weight)
+        self._expect(checkpoint, sequence, plan)
         checkpoint.sessions.add(sequence.session or "")
         sequence.last_frontier = plan.frontier
-        sequence.checkpoints[plan.frontier] = checkpoint.id
         inventory.settle()
         return checkpoint.id
 
@@ -221,7 +228,36 @@ class ContextCache:
         inventory.settle()
         return inventory.released(freed, [image])
 
+    # --- sessions ---
+
+    def lineage_of(self, session: str, now: float) -> Lineage:
+        """All checkpoints, continuations and evidence that a save of the session must write."""
+        return lineage_of(self._inventory, self._catalog, session, now)
+
+    def plan_restore(self, lineage: Lineage, now: float) -> RestorePlan:
+        """How a saved lineage finds room. Pure. Raises LineageError for one that contradicts itself."""
+        return plan_restore(self._inventory, lineage, now)
+
+    def restore_lineage(self, plan: RestorePlan, images: Mapping[ImageId, ImageId], pages: Mapping[PageId, PageId]) -> Restored:
+        """Enter a restored lineage as one operation, once plan.moves are carried out and plan.load_* lie in memory.
+
+        images, pages: present ids by the ids in the records. Raises StalePlanError, LineageError; then nothing changed.
+        """
+        check_restore(self._inventory, plan, images, pages)
+        self._carry(plan.moves, plan.touched)
+        self._give_up(plan.evicted, "restore", plan.now)
+        return restore(self._inventory, self._catalog, plan, images, pages)
+
+    def checkpoints(self, now: float) -> tuple[CheckpointRecord, ...]:
+        """Every checkpoint there is, shallow first. O(inventory)."""
+        found = sorted(self._inventory.checkpoints.values(), key=lambda c: (c.node.frontier, c.id))
+        return tuple(checkpoint_record(self._inventory, c, now) for c in found)
+
     # --- looking ---
+
+    def checkpoints_by_id(self) -> Mapping[CheckpointId, Checkpoint]:
+        """The live checkpoints, to look at and not to change."""
+        return self._inventory.checkpoints
 
     def occupancy(self) -> Occupancy:
         """Counts for the status document."""
@@ -234,6 +270,11 @@ class ContextCache:
             running=len(inventory.sequences), private_evictions=self._catalog.evictions,
             shared_evictions=inventory.shared_evictions, misses=dict(inventory.misses),
         )
+
+    def held(self) -> Released:
+        """Every page and image that the brain refers to: what memory must hold, one reference each. O(inventory)."""
+        inventory = self._inventory
+        return Released(tuple(inventory.tree.references), tuple(inventory.by_image))
 
     def audit(self) -> list[str]:
         """Whatever does not add up, in words; empty when all is well. O(inventory)."""
@@ -266,13 +307,34 @@ class ContextCache:
                     assert_never(move)
 
     def _note_resume(self, checkpoint: Checkpoint, request: PlanRequest) -> None:
+        """A child begins: one more fork to expect, and what was awaited has come. A grandchild makes its line a conversation."""
         inventory, policy = self._inventory, self.policy
-        change = inventory.scale.stored(policy.resumed, request.now)
-        if not checkpoint.resumes and checkpoint.kind is CheckpointKind.ENDPOINT:
-            change -= round(checkpoint.weight * (1 - policy.continued))
+        inventory.add_weight(checkpoint, own=inventory.scale.stored(policy.resumed, request.now)
+                             - self._settled(checkpoint.awaited))
+        checkpoint.awaited = 0
         checkpoint.resumes += 1
         checkpoint.sessions.add(request.session or "")
-        inventory.add_weight(checkpoint, own=change)
+        for node in checkpoint.node.ancestors():
+            above = node.checkpoint
+            if node is not checkpoint.node and above is not None and above.kind is CheckpointKind.ENDPOINT:
+                if above.forks == 1 and checkpoint.kind is CheckpointKind.ENDPOINT:
+                    inventory.add_weight(above, own=-self._settled(above.template))
+                    above.template = 0
+                break
+
+    def _settled(self, evidence: int) -> int:
+        """The part of an expectation that goes once it has been met."""
+        return round(evidence * (1 - self.policy.continued))
+
+    def _held(self, sequence: Sequence, plan: PublishPlan) -> int:
+        """Stored weight of one publication."""
+        return self._inventory.scale.stored(held_weight(self.policy, plan.kind, sequence.fresh(plan.frontier)), plan.now)
+
+    def _expect(self, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
+        """Note which parts of a new weight are expectations that a child or a grandchild settles."""
+        if plan.kind is CheckpointKind.ENDPOINT:
+            checkpoint.awaited = self._inventory.scale.stored(self.policy.stored, plan.now)
+            checkpoint.template = self._held(sequence, plan) - checkpoint.awaited
 
     def _image_read(self, sequence: Sequence) -> None:
         if sequence.reading is not None:
@@ -289,10 +351,9 @@ class ContextCache:
                 self._bury(sequence, plan)
             return None
         checkpoint = self._inventory.checkpoints[plan.existing]
-        self._inventory.add_weight(checkpoint, own=self._inventory.scale.stored(
-            held_weight(self.policy, plan.kind), plan.now))
+        self._inventory.add_weight(checkpoint, own=self._held(sequence, plan))
+        self._expect(checkpoint, sequence, plan)
         checkpoint.sessions.add(sequence.session or "")
-        sequence.checkpoints[plan.frontier] = checkpoint.id
         self._inventory.settle()
         return checkpoint.id
 
@@ -301,8 +362,7 @@ class ContextCache:
         inventory = self._inventory
         tokens = sequence.tokens.part(0, plan.frontier)
         node = inventory.tree.grow(inventory.known(sequence.salt, tokens), tokens, plan.frontier)
-        weight = inventory.scale.stored(held_weight(self.policy, plan.kind), plan.now)
-        inventory.bury(node, Tombstone(plan.kind, weight, 0, frozenset({sequence.session or ""}), sequence.request_id,
+        inventory.bury(node, Tombstone(plan.kind, self._held(sequence, plan), 0, frozenset({sequence.session or ""}), sequence.request_id,
                                        plan.now, plan.predicted_future_loss_ns))
         inventory.settle()
 

@@ -117,11 +117,12 @@ class Index:
     def _enter_item(self, item: Item, entries: list[tuple[SortedList, tuple[int, ...]]]) -> None:
         if not item.pages:
             return
-        size = item.pages.bit_length() - 1
+        pages = item.pages + (0 if item.alone else item.node.joined)  # a joined node may free the tail above as well
+        size = pages.bit_length() - 1
         while len(self._by_density) <= size:
             self._by_density.append(SortedList())
             self._by_cost.append(SortedList())
         tag = (item.node.id, int(item.alone))
-        entries.append((self._by_density[size], ((item.loss << KEY_BITS) // item.pages, *tag)))
+        entries.append((self._by_density[size], ((item.loss << KEY_BITS) // pages, *tag)))
         entries.append((self._by_cost[size], (item.loss, *tag)))
         self._items[tag] = item

@@ -210,7 +210,7 @@ class Inventory:
     # --- nodes ---
 
     def known(self, salt: str, tokens: TokenString) -> Match:
-        """Like Tree.match, with the salt's root made when nothing is known."""
+        """Like Tree.match, with the salt's root where nothing is known; an empty root is made, which changes nothing else."""
         match = self.tree.match(salt, tokens)
         return match if match is not None else Match((self.tree.root(salt, tokens.part(0, 0)),), 0, None)
 

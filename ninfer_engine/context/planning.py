@@ -4,17 +4,13 @@ from ninfer_engine.context.inventory import Inventory
 from ninfer_engine.context.misses import explain
 from ninfer_engine.context.paths import path_kind
 from ninfer_engine.context.room import Room, make_room
+from ninfer_engine.context.roommoves import room_moves
 from ninfer_engine.context.splits import splits
 from ninfer_engine.context.tokens import TokenString
 from ninfer_engine.context.tree import Checkpoint, Match, Node
 from ninfer_engine.context.types import (
     PAGE_TOKENS,
-    DemotePages,
-    DropImage,
-    DropPages,
-    Eviction,
     Miss,
-    Move,
     PageId,
     PathKind,
     Plan,
@@ -75,13 +71,15 @@ def _room(inventory: Inventory, candidate: Checkpoint | None, request: PlanReque
     need = fresh_pages(node.frontier if node else 0, request) - inventory.free_device_pages
     if node is not None:
         need += sum(step.own_host for step in node.ancestors())
-    return make_room(inventory, need, node, unit, limit)
+    return make_room(inventory, need, (node,) if node is not None else (), unit, limit)
 
 
 def _blocked(inventory: Inventory, request: PlanRequest, candidates: int, evaluated: int) -> Plan:
     pages = fresh_pages(0, request)
     if pages > inventory.capacities.device_pages:
         reason = f"the request needs {pages} pages and the device has {inventory.capacities.device_pages}"
+        return Plan(request, inventory.version, Resume(None, 0, PathKind.ROOT), candidates=candidates,
+                    evaluated=evaluated, blocked=reason, impossible=True)
     else:
         reason = f"running sequences hold the device pages that the request needs ({pages})"
     return Plan(request, inventory.version, Resume(None, 0, PathKind.ROOT), candidates=candidates, evaluated=evaluated,
@@ -109,20 +107,3 @@ def _assemble(inventory: Inventory, request: PlanRequest, match: Match | None, c
         total_stored=now_ns * inventory.scale.scale(request.now) + room.cost,
         touched=(*room.touched, *(step.id for step in chosen.node.ancestors())) if chosen and promoted else room.touched,
     )
-
-
-def room_moves(inventory: Inventory, room: Room, now: float) -> tuple[list[Move], tuple[Eviction, ...]]:
-    """The moves of a room plan in order: drops, then demotions."""
-    freed = inventory.preview(room.victims)
-    moves: list[Move] = [DropImage(victim.image, victim.tier) for victim in room.victims]
-    if freed.device:
-        moves.append(DropPages(freed.device, Tier.DEVICE))
-    if freed.host:
-        moves.append(DropPages(freed.host, Tier.HOST))
-    if room.demoted:
-        moves.append(DemotePages(room.demoted))
-    evicted = tuple(
-        Eviction(v.kind.value, v.node.frontier, inventory.scale.ns(inventory.value.checkpoint_loss(v), now), v.id)
-        for v in room.victims
-    )
-    return moves, evicted

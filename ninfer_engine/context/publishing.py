@@ -17,10 +17,11 @@ from ninfer_engine.context.types import (
 )
 
 
-def held_weight(policy: Policy, kind: CheckpointKind) -> float:
-    """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot."""
+def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
+    """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share of its
+    tokens that no checkpoint covered when its request began."""
     return {
-        CheckpointKind.ENDPOINT: policy.stored,
+        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung_held,
         CheckpointKind.JUNCTION: policy.junction,
@@ -170,7 +171,7 @@ def publish_plan(inventory: Inventory, sequence_id: str, frontier: int, kind: Ch
         return PublishPlan(sequence_id, frontier, kind, inventory.version, now, None, existing=match.node.checkpoint.id)
     if match is None:
         match = inventory.known(sequence.salt, tokens)
-    weight = inventory.scale.stored(held_weight(inventory.policy, kind), now)
+    weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier)), now)
     spare = inventory.scale.stored(spare_weight(inventory.policy, kind), now)
     choice = choose(inventory, newcomer(inventory, match, frontier, weight, spare), now)
     moves, evicted = _moves(inventory, choice, now)

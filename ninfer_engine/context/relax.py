@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from ninfer_engine.context.index import KEY_BITS, Item
-from ninfer_engine.context.tree import Node
+from ninfer_engine.context.tree import Node, Tree
 
 Tag = tuple[int, bool]
 Size = tuple[int, int, int]
@@ -42,10 +42,10 @@ class Decided:
         return bool(self.chosen) and any((step.id, False) in self.chosen for step in node.ancestors())
 
 
-def size_of(item: Item) -> Size | None:
+def size_of(item: Item, tree: Tree) -> Size | None:
     """The class of interchangeable plain leaves that an item belongs to; None: it is no plain leaf."""
     node = item.node
-    if item.alone or node.checkpoints != 1 or node.checkpoint is None:
+    if item.alone or node.checkpoints != 1 or node.checkpoint is None or tree.spare_tail(node):
         return None
     return item.device, item.host, node.mass.bit_length()
 
@@ -53,22 +53,24 @@ def size_of(item: Item) -> Size | None:
 @dataclass(frozen=True, slots=True)
 class Relaxed:
     """bound: least stored loss of meeting the need, rounded down. taken: whole items in the relaxed optimum. broken: the item
-    that is taken in part."""
+    that is taken in part. marginal: stored loss of the last page, rounded up: forcing something in that costs more a page raises the
+    bound by the difference."""
 
     bound: int
     taken: tuple[Item, ...]
     broken: Item | None
+    marginal: int
 
 
-def relax(items: Iterable[tuple[int, Item]], units: Iterator[Unit], decided: Decided, need: int, host_room: int,
-          price_floor: int) -> Relaxed | None:
+def relax(tree: Tree, items: Iterable[tuple[int, Item]], units: Iterator[Unit], decided: Decided, need: int,
+          host_room: int, price_floor: int) -> Relaxed | None:
     """Bound for freeing `need` more pages beyond what is decided; None: it cannot be done.
 
     items: all items by rising key (see Index.items). units: by rising price, none inside chosen subtrees. host_room: pages that may be
     demoted without giving up more host pages. price_floor: least price of a demotion, paid for every page of an item that lies on
     the host, since there it only makes room for one.
     """
-    forest = _Forest(decided, need, price_floor)
+    forest = _Forest(tree, decided, need, price_floor)
     heap: list[tuple[int, int, bool, Item]] = []
     stream = iter(items)
     next_item, next_unit = next(stream, None), next(units, None)
@@ -82,6 +84,7 @@ def relax(items: Iterable[tuple[int, Item]], units: Iterator[Unit], decided: Dec
             used = min(next_unit.pages, host_room, forest.left)
             forest.left -= used
             forest.value += used * next_unit.price
+            forest.marginal = max(forest.marginal, next_unit.price)
             host_room -= used
             next_unit = next(units, None)
             continue
@@ -93,15 +96,16 @@ def relax(items: Iterable[tuple[int, Item]], units: Iterator[Unit], decided: Dec
             heappush(heap, (fresh, item.node.id, item.alone, item))
         elif fresh is not None:
             forest.take(item)
-    return Relaxed(forest.value, tuple(forest.taken), forest.broken)
+    return Relaxed(forest.value, tuple(forest.taken), forest.broken, forest.marginal)
 
 
 class _Forest:
     """Running totals of one relaxation. Inside dictionaries: by node id, sums over what was chosen or taken at or below."""
 
-    def __init__(self, decided: Decided, need: int, price_floor: int) -> None:
+    def __init__(self, tree: Tree, decided: Decided, need: int, price_floor: int) -> None:
+        self._tree = tree
         self._decided, self._need, self._price_floor = decided, need, price_floor
-        self.left, self.value = need, 0
+        self.left, self.value, self.marginal = need, 0, 0
         self.taken: list[Item] = []
         self.broken: Item | None = None
         self._taken: set[Tag] = set()
@@ -125,6 +129,7 @@ class _Forest:
         assert parts is not None  # noqa: S101
         loss, pages = parts
         used = min(pages, self.left)
+        self.marginal = max(self.marginal, -(-loss // pages) + (0 if item.device else self._price_floor))
         if used == pages:
             self.taken.append(item)
         else:
@@ -141,15 +146,21 @@ class _Forest:
         if tag in decided.chosen or tag in decided.barred or tag in self._taken:
             return None
         if decided.sizes:
-            size = size_of(item)
+            size = size_of(item, self._tree)
             if size is not None and size in decided.sizes and (item.loss, node.id) >= decided.sizes[size]:
                 return None
         if decided.covers(node) or (self._taken and any((step.id, False) in self._taken for step in node.ancestors())):
             return None
         if item.alone:
-            return item.loss, 1
-        pages = min(item.pages - self._chosen_pages.get(node.id, 0), self._need) - self._taken_pages.get(node.id, 0)
+            return (item.loss, 1) if self._ends(node) else None
+        pages = min(item.pages + self._tree.spare_tail(node) - self._chosen_pages.get(node.id, 0), self._need) - self._taken_pages.get(node.id, 0)
         return (max(0, item.loss - self._loss_inside.get(node.id, 0)), pages) if pages > 0 else None
+
+    def _ends(self, node: Node) -> bool:
+        """Whether no node below still goes on in the tail page, as far as it is decided."""
+        chosen, decided = self._decided.chosen, self._decided
+        return all(holder.frontier <= node.frontier or (holder.id, True) in chosen or decided.covers(holder)
+                   for holder in self._tree.holders(node.pages[-1]))
 
     def _note(self, node: Node, loss: int, pages: int, inside: dict[int, int]) -> None:
         for step in node.ancestors():

@@ -32,10 +32,10 @@ class Room:
     evaluated: int = 0
 
 
-def make_room(inventory: Inventory, need: int, keep: Node | None, unit: int, limit: int | None = None) -> Room | None:
+def make_room(inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, limit: int | None = None) -> Room | None:
     """The cheapest way to free `need` device pages; None: there is none that costs less than `limit`.
 
-    keep: the node about to be resumed: it and its lineage's pages stay. unit: what a weight of one is stored as now.
+    keep: nodes that stay with the pages of their lineages, such as the one to be resumed. unit: what a weight of one is stored as now.
     """
     if need <= 0:
         return Room()
@@ -55,9 +55,10 @@ class _Total:
 class _Search:
     """One search: its constants, its incumbent, its counter."""
 
-    def __init__(self, inventory: Inventory, need: int, keep: Node | None, unit: int, limit: int | None) -> None:
-        self._inventory, self._need, self._unit, self._keep = inventory, need, unit, keep
-        self._path = frozenset(step.id for step in keep.ancestors()) if keep is not None else frozenset()
+    def __init__(self, inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, limit: int | None) -> None:
+        self._inventory, self._need, self._unit = inventory, need, unit
+        self._kept = frozenset(node.id for node in keep)
+        self._path = frozenset(step.id for node in keep for step in node.ancestors())
         self._prices = inventory.value.unit
         self._stream = _Replay(self._allowed(inventory.index.items(need)))
         self._limit = limit
@@ -79,6 +80,7 @@ class _Search:
     def branch(self, decided: Decided) -> None:
         """Look at every choice that extends `decided`, depth first, likeliest first."""
         self._evaluated += 1
+        if self._evaluated % 2000 == 0: print('EV', self._evaluated, self._need, len(decided.chosen), len(decided.barred), decided.sizes)
         loss, device, host = self._given_up(decided.chosen)
         if self._limit is not None and loss >= self._limit:
             return
@@ -86,7 +88,8 @@ class _Search:
             self._offer(decided.chosen)
             return
         room = self._inventory.free_host_pages + host
-        relaxed = relax(self._stream, self._units(decided.chosen), decided, self._need - device, room, self._floor())
+        relaxed = relax(self._inventory.tree, self._stream, self._units(decided.chosen), decided, self._need - device,
+                        room, self._floor())
         if relaxed is None or (self._limit is not None and loss + relaxed.bound >= self._limit):
             return
         self._offer_rounded(decided, relaxed)
@@ -94,7 +97,7 @@ class _Search:
         if item is None or (self._limit is not None and loss + relaxed.bound >= self._limit):
             return
         self.branch(replace(decided, chosen=_with(decided.chosen, item)))
-        self.branch(self._without(decided, item, loss))
+        self.branch(self._without(decided, item, loss + relaxed.bound - relaxed.marginal))
 
     def _offer_rounded(self, decided: Decided, relaxed: Relaxed) -> None:
         """Round the relaxed optimum: with the broken item, and without it where demotion can stand in."""
@@ -136,23 +139,25 @@ class _Search:
         items = chosen.values()
         return sum(i.loss for i in items), sum(i.device for i in items), sum(i.host for i in items)
 
-    def _without(self, decided: Decided, item: Item, loss: int) -> Decided:
+    def _without(self, decided: Decided, item: Item, floor: int) -> Decided:
         """Bar an item, everything around it, and the dearer leaves of its size where those are interchangeable."""
         if item.alone:
             return replace(decided, barred=decided.barred | {(item.node.id, True)})
         barred = decided.barred | {(step.id, False) for step in item.node.ancestors()}
-        size = size_of(item)
-        if size is None or not self._alone_is_out(decided, item.node, loss):
+        size = size_of(item, self._inventory.tree)
+        if size is None or not self._alone_is_out(decided, item.node, floor):
             return replace(decided, barred=barred)
         return replace(decided, barred=barred, sizes=decided.sizes | {size: (item.loss, item.node.id)})
 
-    def _alone_is_out(self, decided: Decided, node: Node, loss: int) -> bool:
-        """Whether no better choice gives up a single checkpoint above `node`, which would change what `node` costs."""
+    def _alone_is_out(self, decided: Decided, node: Node, floor: int) -> bool:
+        """Whether no better choice gives up a single checkpoint above `node`, which would change what `node` costs.
+
+        floor: bound of the branch less its last page, which is what a choice costs at least besides such a checkpoint."""
         above = node.anchor()
         while above is not None and above.checkpoint is not None:
             price = self._inventory.value.checkpoint_loss(above.checkpoint)
             barred = (above.id, True) in decided.barred
-            if not barred and (self._limit is None or loss + price < self._limit):
+            if not barred and (self._limit is None or floor + price < self._limit):
                 return False
             above = above.anchor()
         return True
@@ -189,9 +194,9 @@ class _Search:
         return self._unit * self._prices.page_demote + (self._prices.page_read << bits if bits else 0)
 
     def _allowed(self, items: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-        """Without subtrees that hold the node to resume, and without its own checkpoint."""
+        """Without subtrees that hold a kept node, and without a kept node's own checkpoint."""
         for key, item in items:
-            if item.alone and item.node is not self._keep or not item.alone and item.node.id not in self._path:
+            if item.node.id not in (self._kept if item.alone else self._path):
                 yield key, item
 
     @staticmethod

@@ -22,7 +22,8 @@ from ninfer_engine.context.types import PAGE_TOKENS, CheckpointId, CheckpointKin
 @dataclass(slots=True, eq=False)
 class Checkpoint:
     """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below that
-    were given up and now resume here. image_pins: running sequences that have not read the image yet."""
+    were given up and now resume here. awaited, template: the parts of weight that a first child and a grandchild
+    reduce. image_pins: running sequences that have not read the image yet."""
 
     id: CheckpointId
     node: "Node"
@@ -33,6 +34,8 @@ class Checkpoint:
     heirs: int = 0
     resumes: int = 0
     inherited: int = 0
+    awaited: int = 0
+    template: int = 0
     image_pins: int = 0
     sessions: set[str] = field(default_factory=set)
     continuations: set[str] = field(default_factory=set)
@@ -187,6 +190,11 @@ class Tree:
             path.append(node)
         return Match(tuple(path), depth, partial)
 
+    def salt(self, node: Node) -> str:
+        """The salt under which a node lies."""
+        *_, root = node.ancestors()
+        return next(salt for salt, known in self.roots.items() if known is root)
+
     def tokens(self, node: Node) -> TokenString:
         """The whole prefix that a node stands for."""
         parts = [step.edge for step in node.ancestors()][::-1]
@@ -277,7 +285,7 @@ class Tree:
     def _join(self, node: Node) -> None:
         """Note when the first page is also the tail page of a node above."""
         above = node.parent
-        while above is not None and not above.pages and above.frontier // PAGE_TOKENS == node.frontier // PAGE_TOKENS:
+        while above is not None and not above.pages and above.frontier % PAGE_TOKENS:
             above = above.parent
         if above is not None and above.pages and above.pages[-1] == node.pages[0]:
             self._joint.setdefault(node.pages[0], [above]).append(node)
@@ -364,6 +372,23 @@ class Tree:
         (self.on_host.update if tier is Tier.HOST else self.on_host.difference_update)(pages)
         self._recount(node)
 
+    def holders(self, page: PageId) -> list[Node]:
+        """Nodes that list a page which several list, shallow first; empty for a page of one node."""
+        return self._joint.get(page, [])
+
+    def spare_tail(self, node: Node) -> bool:
+        """Whether the tail page above, which a joined node goes on in, could be freed with it: its owner has other company, so that it
+        lives on when everything at and below `node` is gone, and would free its tail only by losing its own checkpoint."""
+        if not node.joined:
+            return False
+        above, branch = node.parent, node
+        while above is not None and not above.pages:
+            above, branch = above.parent, above
+        if above is None:
+            return False
+        others = above.checkpoints - branch.checkpoints - (above.checkpoint is not None)
+        return others > 0 or above.pins_below > branch.pins_below
+
     def device_tail(self, node: Node, count: int, without: frozenset[PageId]) -> list[PageId]:
         """The last `count` pages that a node owns on the device, in order: what is demoted first."""
         mine = [page for page in node.pages[node.joined:] if page not in self.on_host and page not in without]
@@ -412,8 +437,8 @@ class Tree:
         if holders is None or node not in holders:
             return
         holders.remove(node)
-        node.joined = False
-        if holders and holders[0].joined:
+        node.joined = node.joined and bool(node.pages)
+        if holders and holders[0].joined and holders[0].pages[0] == page:
             holders[0].joined = False
             self._recount(holders[0])
         if len(holders) < 2:

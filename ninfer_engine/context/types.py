@@ -89,7 +89,8 @@ class Policy:
     """What the cache believes about the future. Weights are expected further uses of a checkpoint, at the moment of
     their evidence; all decay by half every `half_life_s`, so that the order of two values never changes by waiting.
 
-    stored: a response stored and not continued yet. continued: the share of `stored` that stays once a child exists.
+    stored: a response stored and not continued yet. template: more of the same for a response whose prompt was all new, in
+    proportion to the new share: a fresh template is stored to be forked. continued: the share of `stored` that stays once a child exists.
     resumed: further forks expected for each one seen. replay, junction: what publishing one is worth before anyone has asked
     for it. rung: the same for a rung that finds a free slot; rung_held: for keeping its slot, so small that a rung
     nobody has asked for yields to everything else.
@@ -102,6 +103,7 @@ class Policy:
     reuse: bool = True
     half_life_s: float = 1800.0
     stored: float = 1.0
+    template: float = 8.0
     continued: float = 0.25
     resumed: float = 2.0
     replay: float = 0.02
@@ -248,7 +250,8 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens for one request; pure data. `blocked` set: running sequences must end first, nothing else is valid.
+    """What happens for one request; pure data. `blocked` set: running sequences must end first, nothing else is valid; impossible: even
+    an idle device has not the pages, refuse the request.
 
     new_pages: fresh device pages that the runtime allocates after the moves: the copied tail, the rest of the prompt and
     the reserved reply. splits: ascending, all beyond the resume frontier; the last is the replay frontier.
@@ -273,6 +276,7 @@ class Plan:
     stop_reason: str = "exact"
     miss: Miss | None = None
     blocked: str | None = None
+    impossible: bool = False
     total_stored: int = 0
     touched: tuple[int, ...] = ()
 

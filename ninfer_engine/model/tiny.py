@@ -16,10 +16,11 @@ from torch import Tensor
 from ninfer_engine.model.loader import artifact_digest
 from ninfer_engine.model.tiny_tokenizer import END_OF_TURN, chat_template, tokenizer_document, unspoken_tokens
 
-HIDDEN = 256
-INTERMEDIATE = 768
-LAYERS = ("linear_attention", "linear_attention", "linear_attention", "full_attention")
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
+HIDDEN = 192
+INTERMEDIATE = 448
+LAYERS = 8
+FULL_ATTENTION_INTERVAL = 4
+HEADS, KV_HEADS, HEAD_DIM = 4, 1, 64
 KEY_HEADS, VALUE_HEADS, LINEAR_DIM = 2, 4, 64
 CONV_WIDTH = 4
 VOCAB = 512
@@ -43,8 +44,18 @@ class _Source:
         return raw.to(torch.float32) * (std * 1.7320508 / (1 << 20))
 
 
-def make_model(directory: Path, seed: int = 0) -> str:
+def layer_kinds(layers: int) -> list[str]:
+    """Three linear-attention layers, one full-attention layer, and again."""
+    return ["linear_attention" if (index + 1) % FULL_ATTENTION_INTERVAL else "full_attention"
+            for index in range(layers)]
+
+
+def make_model(directory: Path, seed: int = 0, layers: int = LAYERS) -> str:
     """Write the tiny model to `directory` (made if missing) and return its artifact sha256.
+
+    With eight layers one of the two full-attention layers stands in the middle, as in the models that it stands for, so
+    that a cold prefill pays for attention over the whole prompt. With four the only one is last, where nothing but the
+    last token's output is wanted.
 
     Side effects: config.json, generation_config.json, model.safetensors, tokenizer.json, chat_template.jinja; files of
     these names are replaced.
@@ -52,16 +63,16 @@ def make_model(directory: Path, seed: int = 0) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer_document(VOCAB)
     end = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == END_OF_TURN)
-    _write_json(directory / "config.json", config_document(end))
+    _write_json(directory / "config.json", config_document(end, layers))
     _write_json(directory / "generation_config.json", {"do_sample": False, "eos_token_id": [end]})
     _write_json(directory / "tokenizer.json", tokenizer)
     (directory / "chat_template.jinja").write_text(chat_template(), encoding="utf-8")
-    data = safetensors.torch.save(_tensors(seed, tokenizer), metadata={"format": "pt"})
+    data = safetensors.torch.save(_tensors(seed, tokenizer, layers), metadata={"format": "pt"})
     (directory / "model.safetensors").write_bytes(data)
     return artifact_digest(directory)
 
 
-def config_document(end_of_turn: int) -> dict[str, Any]:
+def config_document(end_of_turn: int, layers: int = LAYERS) -> dict[str, Any]:
     """config.json in the form that transformers' Qwen3_5ForCausalLM reads."""
     return {
         "architectures": ["Qwen3_5ForCausalLM"],
@@ -70,8 +81,9 @@ def config_document(end_of_turn: int) -> dict[str, Any]:
         "vocab_size": VOCAB,
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": len(LAYERS),
-        "layer_types": list(LAYERS),
+        "num_hidden_layers": layers,
+        "layer_types": layer_kinds(layers),
+        "full_attention_interval": FULL_ATTENTION_INTERVAL,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD_DIM,
@@ -91,7 +103,7 @@ def config_document(end_of_turn: int) -> dict[str, Any]:
     }
 
 
-def _tensors(seed: int, tokenizer: dict[str, Any]) -> dict[str, Tensor]:
+def _tensors(seed: int, tokenizer: dict[str, Any], layers: int) -> dict[str, Tensor]:
     source = _Source(torch.Generator().manual_seed(seed))
     embed = source.tensor(VOCAB, HIDDEN, std=1.0)
     embed[:, 0] = _CONSTANT
@@ -103,7 +115,7 @@ def _tensors(seed: int, tokenizer: dict[str, Any]) -> dict[str, Tensor]:
         "lm_head.weight": head,
         "model.norm.weight": torch.zeros(HIDDEN),
     }
-    for index, kind in enumerate(LAYERS):
+    for index, kind in enumerate(layer_kinds(layers)):
         name = f"model.layers.{index}"
         mixer = _linear(source, name) if kind == "linear_attention" else _full(source, name)
         tensors |= mixer | _common(source, name)

@@ -45,7 +45,8 @@ class GenerationRequest:
 
     tokens: the whole prompt. parent_response_id: the stored response it continues, whose lineage is where the planner
     looks first. response_id: the name under which a continuation is published when `store` is set. cache_salt: prompts
-    with different salts share nothing. arrived: `time.monotonic()` when the request reached the server.
+    with different salts share nothing. arrived: `time.monotonic()` when the request reached the server. restored_s:
+    seconds since then that went into restoring its session.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class GenerationRequest:
     response_id: str | None = None
     store: bool = False
     cache_salt: str = ""
+    restored_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,6 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
 
     def on_done(sequence: Sequence, reason: FinishReason) -> None:
         tell(board, sequence, reason)
-        sessions.stored(sequence)
 
     executor = Executor(model.decoder, driver.pages.tensors, driver.images.tensors)
     scheduler = Scheduler(executor, driver, flags.max_concurrency, flags.prefill_chunk,
@@ -83,6 +82,7 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
     loop = EngineLoop(scheduler, after_step)
     sessions = Sessions(open_store(flags, identity, placement, api_key), driver, responses, loop, board.tell_restore,
                         flags.session_checkpoint_min_tokens)
+    responses.on_stored = sessions.stored
     return Engine(flags, scheduler, driver, board, sessions, responses, loop)
 
 

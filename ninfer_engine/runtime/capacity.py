@@ -40,7 +40,7 @@ def place(flags: EngineFlags) -> Placement:
     """Resolve `auto` of --device, --dtype and --kv-dtype. Raises CapacityError when cuda is asked for and absent."""
     cuda = torch.cuda.is_available()
     if flags.device == "cuda" and not cuda:
-        raise CapacityError("--device cuda: no CUDA device is visible here; use --device cpu, or give the container a GPU")
+        raise CapacityError("--device cuda: no CUDA device is visible here: use --device cpu, or give it a GPU")
     device = torch.device("cuda" if flags.device == "cuda" or (flags.device == "auto" and cuda) else "cpu")
     dtype = flags.dtype if flags.dtype != "auto" else ("bf16" if device.type == "cuda" else "fp32")
     return Placement(device, dtype, flags.kv_dtype if flags.kv_dtype != "auto" else dtype)

@@ -84,7 +84,7 @@ class EngineLoop:
                 if not self._scheduler.idle:
                     self._scheduler.step()
                 self._after_step()
-        except BaseException as error:  # noqa: BLE001  # /health must tell, and clients must hear
+        except BaseException as error:  # /health must tell, and clients must hear
             self.failed = error
             logger.exception("the engine thread failed")
         finally:

@@ -28,7 +28,6 @@ from ninfer_engine.memory.store.saving import PendingObject
 from ninfer_engine.runtime.responses import StoredResponse
 
 PPM = 1_000_000
-_NOWHERE = -1  # page and image ids of a lineage that lies in the store only
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +117,39 @@ class Describer:
         return name
 
 
+@dataclass(frozen=True, slots=True)
+class StoredLineage:
+    """The brain's view of a stored session. The ids in its records are numbers of this object's own: page number n is
+    the object `pages[n]`, image number n `images[n]`."""
+
+    lineage: Lineage
+    pages: tuple[bytes, ...]
+    images: tuple[bytes, ...]
+
+
 def read_lineage(store: DurableStore, manifest: stored.SessionManifest,
-                 responses: Sequence[StoredResponse]) -> Lineage:
-    """The brain's view of a stored session; its page and image ids say nothing. Raises StoreError."""
+                 responses: Sequence[StoredResponse]) -> StoredLineage:
+    """Checkpoints and continuations of a stored session; reads token runs, no pages. Raises StoreError."""
     tokens: list[TokenArray] = []
     records: list[CheckpointRecord] = []
+    numbers: dict[bytes, int] = {}
     for number, item in enumerate(manifest.checkpoints):
         before = TokenArray.of(()) if item.parent is None else tokens[item.parent]
         tokens.append(before.joined(TokenArray(bytes(store.read(item.tokens)))))
         if len(tokens[number]) != item.frontier_tokens:
             raise StoreCorruptError(f"checkpoint {number} has {len(tokens[number])} tokens, "
                                     f"its record says {item.frontier_tokens}")
-        pages = -(-item.frontier_tokens // PAGE_TOKENS)
+        pages = tuple(numbers.setdefault(name, len(numbers)) for name in manifest.lineage(number).pages)
         records.append(CheckpointRecord(
             checkpoint=number, frontier=item.frontier_tokens, kind=CheckpointKind(item.kind), tokens=tokens[number],
-            salt=item.cache_salt, image=_NOWHERE, image_tier=Tier.HOST, pages=(_NOWHERE,) * pages,
+            salt=item.cache_salt, image=number, image_tier=Tier.HOST, pages=pages,
             resumes=item.resumes, sessions=(manifest.session,), weight=item.weight_ppm / PPM,
         ))
     known = {response.response_id: response for response in responses}
     continuations = tuple(
         _restored(item, records, known.get(item.response_id), manifest.session) for item in manifest.continuations)
-    return Lineage(manifest.session, tuple(records), continuations)
+    lineage = Lineage(manifest.session, tuple(records), continuations)
+    return StoredLineage(lineage, tuple(numbers), tuple(item.image for item in manifest.checkpoints))
 
 
 def read_responses(store: DurableStore, manifest: stored.SessionManifest) -> list[StoredResponse]:

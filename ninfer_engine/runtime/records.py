@@ -15,14 +15,14 @@ from ninfer_engine.contract.diagnostics import (
     ReusePath,
     Timings,
 )
-from ninfer_engine.runtime.api import FinishReason, Finished
+from ninfer_engine.runtime.api import Finished, FinishReason
 from ninfer_engine.runtime.sequence import Clock, Sequence
 
 
 def finished_event(sequence: Sequence, reason: FinishReason) -> Finished:
     """The last event of a sequence that was admitted or at least planned for; its clock says what it took."""
     plan = sequence.plan
-    timings = _timings(sequence.clock)
+    timings = _timings(sequence.clock, sequence.request.restored_s)
     miss = MissReason(plan.miss.kind.value) if plan and plan.miss else None
     path = ReusePath(plan.resume.path.value) if plan else ReusePath.ROOT
     record = NinferRecord(
@@ -53,7 +53,7 @@ def finished_event(sequence: Sequence, reason: FinishReason) -> Finished:
     )
 
 
-def _timings(clock: Clock) -> Timings:
+def _timings(clock: Clock, restored_s: float) -> Timings:
     """Seconds between the instants of a clock; a stage that was not reached took none."""
     end = clock.finished if clock.finished is not None else clock.arrived
     admitted = clock.admitted if clock.admitted is not None else end
@@ -61,9 +61,9 @@ def _timings(clock: Clock) -> Timings:
     prefilled = clock.prefilled if clock.prefilled is not None else end
     first = clock.first_token if clock.first_token is not None else end
     return Timings(
-        queue_s=admitted - clock.arrived,
+        queue_s=admitted - clock.arrived - restored_s,
         plan_s=clock.plan_s,
-        restore_s=clock.restore_s,
+        restore_s=clock.restore_s + restored_s,
         prefill_s=max(0.0, prefilled - started),
         ttft_s=first - clock.arrived,
         decode_s=max(0.0, end - prefilled),

@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +34,20 @@ class ResponseStore:
     """
 
     def __init__(self, max_records: int) -> None:
+        self.on_stored: Callable[[StoredResponse], None] | None = None
         self._max_records = max_records
         self._records: OrderedDict[str, StoredResponse] = OrderedDict()
         self._deleted: set[str] = set()
         self._lock = threading.Lock()
 
     def put(self, record: StoredResponse) -> None:
-        """Add a response; a deleted id stays deleted."""
+        """Add a new response; tells `on_stored`. A deleted id stays deleted."""
+        self.put_back(record)
+        if self.on_stored is not None:
+            self.on_stored(record)
+
+    def put_back(self, record: StoredResponse) -> None:
+        """Add a response that was stored before, from a saved session; nobody is told."""
         with self._lock:
             if record.response_id in self._deleted:
                 return

@@ -1,7 +1,7 @@
 """Who runs next: first come, first served; one prefill chunk, then one decode step of everyone, and again.
 
-A prefill chunk and a decode step alternate, so a long prompt delays running replies by one chunk at a time. A request is
-admitted when the driver can reserve its whole life; nothing overtakes the head of the queue.
+A prefill chunk and a decode step alternate, so a long prompt delays running replies by one chunk at a time. A request
+is admitted when the driver can reserve its whole life; nothing overtakes the head of the queue.
 """
 
 import time
@@ -102,11 +102,12 @@ class Scheduler:
         sequence = next((one for one in self.running if one.phase is Phase.PREFILLING), None)
         if sequence is None:
             return
-        end = min(sequence.splits[0].frontier, sequence.computed + self._prefill_chunk)
+        stop = sequence.splits[0].frontier if sequence.splits else sequence.prompt_tokens - 1
+        end = min(stop, sequence.computed + self._prefill_chunk)
         count = end - sequence.computed
         self._executor.prefill(sequence, count)
         self.computed_prefill_tokens += count
-        if sequence.computed == sequence.splits[0].frontier:
+        if sequence.splits and sequence.computed == stop:
             self._driver.publish(sequence, sequence.splits.pop(0).kind)
         self._settle_prefill(sequence)
 

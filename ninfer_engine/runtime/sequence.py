@@ -62,9 +62,11 @@ class Sequence:
     left) and `ended` (a stop string appeared), which anyone may set.
 
     tokens: prompt, then reply. computed: tokens whose keys, values and state are in memory; the next step computes
-    tokens[computed]. device_pages: device indices of the pages that hold
-    [0, reserved); running pages are never moved. slot: the working slot; source_slot: what the next kernel reads (the anchor's image at first, -1 at root).
-    room: most tokens that prompt and reply may have together. splits: frontiers, ascending, at which prefill stops to publish an image.
+    tokens[computed]. room: most tokens that prompt and reply may have together. frontier: where it resumed.
+    device_pages: device indices of the pages that hold its whole reserved life; pages of a running sequence never move.
+    slot: the working slot; source_slot: what the next kernel reads (the anchor's image at first, -1 at root).
+    splits: positions, ascending, at which prefill stops to publish an image. demoted, evictions: what this request's
+    plans moved and gave up.
     """
 
     sequence_id: int

@@ -23,15 +23,13 @@ from ninfer_engine.memory.pages import PageId
 from ninfer_engine.memory.store.digests import ObjectNames
 from ninfer_engine.memory.store.durable import DurableStore
 from ninfer_engine.memory.store.errors import QuotaError, SessionMissingError, StoreError
-from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.memory.store.origin import OriginKey
 from ninfer_engine.runtime.api import EngineRefusedError
 from ninfer_engine.runtime.capacity import Placement
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.loop import EngineLoop
-from ninfer_engine.runtime.manifests import Describer, read_lineage, read_responses
+from ninfer_engine.runtime.manifests import Describer, StoredLineage, read_lineage, read_responses
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
-from ninfer_engine.runtime.sequence import Sequence
 
 logger = logging.getLogger("ninfer.sessions")
 
@@ -100,13 +98,14 @@ class Sessions:
         """Save now. The future raises EngineRefusedError: nothing_to_save, checkpoint_unavailable."""
         return self._writer.submit(self._save, session, "explicit")
 
-    def stored(self, sequence: Sequence) -> None:
-        """A stored turn ended (engine thread): its session is live, and saved by itself when it is long enough."""
-        session = sequence.request.session
-        if session is None or not sequence.request.store:
+    def stored(self, response: StoredResponse) -> None:
+        """A response was stored: its session is live, and saved by itself when the turn is long enough."""
+        session = response.session
+        if session is None:
             return
-        self._live[session] = time.monotonic()
-        if self._opened is None or len(sequence.tokens) < self._min_tokens:
+        with self._lock:
+            self._live[session] = time.monotonic()
+        if self._opened is None or len(response.tokens) < self._min_tokens:
             return
         with self._lock:
             if session in self._queued:
@@ -199,9 +198,9 @@ class Sessions:
         try:
             with store.reading(session) as manifest:
                 responses = read_responses(store, manifest)
-                lineage = read_lineage(store, manifest, responses)
-                data = self._read_bytes(store, manifest)
-            self._loop.call(lambda: self._bring_back(lineage, manifest, data)).result()
+                saved = read_lineage(store, manifest, responses)
+                data = self._read_bytes(store, session, saved)
+            self._loop.call(lambda: self._bring_back(saved, data)).result()
         except SessionMissingError:
             return False
         except (StoreError, ContextError, EngineRefusedError) as error:
@@ -209,18 +208,17 @@ class Sessions:
             logger.warning("session not restored", extra={"session": session[:16], "reason": str(error)})
             return False
         for response in responses:
-            self._responses.put(response)
-        self._live[session] = time.monotonic()
+            self._responses.put_back(response)
+        with self._lock:
+            self._live[session] = time.monotonic()
         return True
 
-    def _read_bytes(self, store: DurableStore, manifest: SessionManifest) -> dict[bytes, bytearray]:
+    def _read_bytes(self, store: DurableStore, session: str, saved: StoredLineage) -> dict[bytes, bytearray]:
         """Every page and image of the session, verified, with the status document told of the progress."""
-        digests = list(dict.fromkeys(
-            digest for record in manifest.checkpoints for digest in (*record.pages, record.image)))
-        total = store.status(manifest.session).bytes
+        total = store.status(session).bytes
         done = 0
         found: dict[bytes, bytearray] = {}
-        for digest, data in store.read_many(digests):
+        for digest, data in store.read_many(list(dict.fromkeys((*saved.pages, *saved.images)))):
             found[digest] = data
             done += len(data)
             self._report(Restore(state="restoring", bytes_done=done, bytes_total=max(total, done),
@@ -228,33 +226,32 @@ class Sessions:
         self._report(Restore(state="done", bytes_done=done, bytes_total=done, read_backend="lmdb"))
         return found
 
-    def _bring_back(self, lineage: Lineage, manifest: SessionManifest, data: dict[bytes, bytearray]) -> None:
+    def _bring_back(self, saved: StoredLineage, data: dict[bytes, bytearray]) -> None:
         """On the engine thread: make room, fill pages and images, publish them as one."""
         driver = self._driver
-        plan = driver.brain.plan_restore(lineage, time.monotonic())
+        plan = driver.brain.plan_restore(saved.lineage, time.monotonic())
         driver.carry_out(plan.moves)
-        pages, images = self._fill(plan, manifest, data)
-        driver.free(driver.brain.restore(plan, pages, images))
+        pages = self._load_pages(plan, saved, data)
+        images = self._load_images(plan, saved, data)
+        driver.free(driver.brain.restore_lineage(plan, images, pages).released)
 
-    def _fill(self, plan: RestorePlan, manifest: SessionManifest,
-              data: dict[bytes, bytearray]) -> tuple[dict[int, tuple[PageId, ...]], dict[int, ImageId]]:
-        """Pages (from the parent's frontier on) and the image of each accepted checkpoint, by its index."""
-        pool, images = self._driver.pages, self._driver.images
-        by_digest: dict[bytes, PageId] = {}
-        pages: dict[int, tuple[PageId, ...]] = {}
-        filled: dict[int, ImageId] = {}
-        for index, tier in zip(plan.accepted, plan.image_tiers, strict=True):
-            names = manifest.lineage(index).pages
-            fresh = [name for name in names if name not in by_digest]
-            taken = pool.allocate_host(len(fresh)) if plan.page_tier is Tier.HOST else pool.allocate(len(fresh))
-            for name, page in zip(fresh, taken, strict=True):
-                pool.import_(page, data[name])
-                by_digest[name] = page
-            pages[index] = tuple(by_digest[name] for name in names)
-            image = images.allocate_host() if tier is Tier.HOST else images.allocate_device()
-            images.import_(image, data[manifest.checkpoints[index].image])
-            filled[index] = image
-        return pages, filled
+    def _load_pages(self, plan: RestorePlan, saved: StoredLineage, data: dict[bytes, bytearray]) -> dict[int, int]:
+        """New pages by the numbers that the lineage's records use."""
+        pool, count = self._driver.pages, len(plan.load_pages)
+        fresh = pool.allocate_host(count) if plan.page_tier is Tier.HOST else pool.allocate(count)
+        for number, page in zip(plan.load_pages, fresh, strict=True):
+            pool.import_(page, data[saved.pages[number]])
+        return dict(zip(plan.load_pages, fresh, strict=True))
+
+    def _load_images(self, plan: RestorePlan, saved: StoredLineage, data: dict[bytes, bytearray]) -> dict[int, int]:
+        """New images by the numbers that the lineage's records use."""
+        pool = self._driver.images
+        loaded: dict[int, int] = {}
+        for number, tier in plan.load_images:
+            image = pool.allocate_host() if tier is Tier.HOST else pool.allocate_device()
+            pool.import_(image, data[saved.images[number]])
+            loaded[number] = image
+        return loaded
 
     # --- the rest -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The status document, kept ready: the engine thread refreshes the pools, readers take what is there.
 
-Counters are plain integers written by the engine thread alone; a reader on another thread sees some recent value of each
-and never waits.
+Counters are plain integers written by the engine thread alone; a reader on another thread sees some recent value of
+each and never waits.
 """
 
 from collections import Counter

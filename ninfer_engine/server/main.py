@@ -15,13 +15,15 @@ from ninfer_engine.server.app import create_app
 from ninfer_engine.server.logs import configure_logging
 from ninfer_engine.server.model import ServedModel
 from ninfer_engine.server.request_log import RequestLog
-from ninfer_engine.server.serve import serve
+from ninfer_engine.server.serve import EngineDiedError, serve
 
 EXIT_CANNOT_START = 2
+EXIT_ENGINE_DIED = 70
 
 
 def run_server(flags: EngineFlags) -> int:
-    """Serve until told to stop. Returns 0 after a graceful stop, 2 when the engine cannot start as asked."""
+    """Serve until told to stop. Returns 0 after a graceful stop, 2 when the engine cannot start as asked, 70
+    when its thread died or hung (the last log lines say why)."""
     configure_logging(flags.log_level)
     torch.set_num_threads(_threads())
     try:
@@ -55,6 +57,9 @@ def _serve(flags: EngineFlags, built: Built, api_key: str | None) -> int:
                          "choose another --port\n")
         built.engine.close()
         return EXIT_CANNOT_START
+    except EngineDiedError as error:
+        sys.stderr.write(f"ninfer-engine: {error}\n")
+        return EXIT_ENGINE_DIED
     return 0
 
 

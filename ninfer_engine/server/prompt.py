@@ -3,8 +3,9 @@ continuation is the parent's tokens plus new ones, and when a conversation is re
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ninfer_engine.contract.errors import ErrorCode
@@ -30,6 +31,7 @@ class Prompt:
     """What the model reads, and what a continuation of it has to know.
 
     in_reasoning: the prompt ends inside an open think tag. instructions, tools (template form): in force in it.
+    restored_s: seconds that bringing the parent's session back took.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +39,7 @@ class Prompt:
     instructions: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
     parent: StoredResponse | None = None
+    restored_s: float = 0.0
 
 
 async def find_parent(engine: EngineApi, response_id: str, session: str | None) -> StoredResponse:
@@ -86,8 +89,15 @@ async def response_prompt(
     engine: EngineApi, model: ServedModel, turn: Turn, parent_id: str | None, session: str | None
 ) -> Prompt:
     """The prompt of a response. Runs the template and the tokenizer off the event loop."""
-    parent = None if parent_id is None else await find_parent(engine, parent_id, session)
-    return await asyncio.to_thread(_response_prompt, engine.responses, model, turn, parent)
+    started = time.monotonic()
+    parent = None
+    restored_s = 0.0
+    if parent_id is not None:
+        known = engine.responses.get(parent_id, session) is not None
+        parent = await find_parent(engine, parent_id, session)
+        restored_s = 0.0 if known else time.monotonic() - started
+    prompt = await asyncio.to_thread(_response_prompt, engine.responses, model, turn, parent)
+    return replace(prompt, restored_s=restored_s)
 
 
 def _response_prompt(store: ResponseStore, model: ServedModel, turn: Turn, parent: StoredResponse | None) -> Prompt:

@@ -88,6 +88,7 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
         response_id=response_id,
         store=create.store is not False,
         cache_salt=salt,
+        restored_s=prompt.restored_s,
     )
     choice = tools.check_tool_choice(create.tool_choice)
     reply = Reply(ctx.model, tools.schemas(list(prompt.tools), choice), prompt.in_reasoning)

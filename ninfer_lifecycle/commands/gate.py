@@ -25,7 +25,7 @@ from ninfer_lifecycle.receipts.release_gate import Candidate, Decision, decide
 from ninfer_lifecycle.receipts.sources import TrustSource, candidate, candidates, read_lock, read_receipt
 from ninfer_lifecycle.receipts.statement import NAME_PATTERN
 from ninfer_lifecycle.receipts.store import write_atomic
-from ninfer_lifecycle.receipts.trust import Role
+from ninfer_lifecycle.receipts.trust import Role, RoleTrust
 from ninfer_lifecycle.receipts.verify import Expectations, VerifiedReceipt, verify
 
 _GATE_ID = "https://ninfer.dev/gate/cli"
@@ -79,7 +79,7 @@ class _Outcome:
 
 
 def _decide(lock: bytes, rules: PolicyFile, receipts: Sequence[Path], source: TrustSource, now: datetime) -> _Outcome:
-    trust = source.load(Role.QUALIFIER, now)
+    trust = source.load(Role(rules.policy.trusted_role), now)
     return _Outcome(decide(lock, _candidates(receipts, sha256_hex(lock)), rules.policy, trust, now), rules)
 
 
@@ -96,18 +96,22 @@ def _candidates(paths: Sequence[Path], lock_sha256: str) -> Iterator[Candidate]:
 def _compare(
     outcome: _Outcome, rules: PolicyFile, baseline: Path, source: TrustSource, now: datetime
 ) -> BaselineComparison:
-    """The worst comparison over all lanes with the baseline of the same lane."""
-    reference = _baseline(baseline, source, now)
-    found = [compare_with_baseline(item.receipt, reference, rules.policy.max_baseline_ratio_ppm)
-             for item in outcome.decision.chosen]
-    ranked = sorted(found, key=lambda item: [Result.FAILED, Result.INCONCLUSIVE, Result.PASSED].index(item.result))
-    return ranked[0]
+    """The worst comparison of the receipts of the baseline's lane with it; of another lane it is inconclusive."""
+    reference = _baseline(baseline, source.load(Role(rules.policy.trusted_role), now), now)
+    lane = reference.predicate.lane
+    chosen = outcome.decision.chosen
+    alike = [item for item in chosen if item.receipt.predicate.lane == lane] or chosen
+    found = [compare_with_baseline(item.receipt, reference, rules.policy.max_baseline_ratio_ppm) for item in alike]
+    return min(found, key=lambda item: _WORST_FIRST.index(item.result))
 
 
-def _baseline(path: Path, source: TrustSource, now: datetime) -> VerifiedReceipt:
+_WORST_FIRST = [Result.FAILED, Result.INCONCLUSIVE, Result.PASSED]
+
+
+def _baseline(path: Path, trust: RoleTrust, now: datetime) -> VerifiedReceipt:
     """A baseline may have expired: it is compared with, not released on."""
     found = read_receipt(path)
-    expected = Expectations(trust=source.load(Role.QUALIFIER, now), now=now, lock=found.own_lock(), allow_expired=True)
+    expected = Expectations(trust=trust, now=now, lock=found.own_lock(), allow_expired=True)
     return verify(found.raw, found.files, expected).require()
 
 

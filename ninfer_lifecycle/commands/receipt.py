@@ -12,6 +12,7 @@ from ninfer_lifecycle.commands import options
 from ninfer_lifecycle.commands.output import plain
 from ninfer_lifecycle.errors import ExitCode, UsageError
 from ninfer_lifecycle.gates.verdict import Check, Result, Verdict
+from ninfer_lifecycle.receipts.build import ChainHead
 from ninfer_lifecycle.receipts.decision import verify_decision
 from ninfer_lifecycle.receipts.index import Query, ReceiptIndex
 from ninfer_lifecycle.receipts.sources import ReceiptFile, TrustSource, read_lock, read_receipt
@@ -35,13 +36,16 @@ def verify_command(
     root: options.Roots = None,
     policy_sha256: Annotated[str | None, typer.Option(help="the only policy that will do")] = None,
     max_age: Annotated[str | None, typer.Option(help="oldest end of the run that will do, as 30d")] = None,
+    previous: Annotated[Path | None, typer.Option(help="the receipt before it in its chain; verified as well")] = None,
     any_result: Annotated[bool, typer.Option("--any-result", help="also FAILED and INCONCLUSIVE receipts")] = False,
     as_json: Json = False,
 ) -> None:
     """Verify a receipt, step by step. Exits 0 when every step passed, 1 when one refused."""
     found = read_receipt(receipt)
-    expected = _expected(found, lock, options.trust_source(key, keyring, root), any_result=any_result)
-    expected = replace(expected, policy_sha256=policy_sha256, max_age=parse_span(max_age) if max_age else None)
+    source = options.trust_source(key, keyring, root)
+    expected = _expected(found, lock, source, any_result=any_result)
+    expected = replace(expected, policy_sha256=policy_sha256, max_age=parse_span(max_age) if max_age else None,
+                       previous=_head(previous, source) if previous else None)
     outcome = verify(found.raw, found.files, expected)
     if as_json:
         typer.echo(json.dumps(_verification_json(found, outcome), indent=2))
@@ -137,6 +141,13 @@ def _since(text: str | None) -> str | None:
         except ValueError:
             raise UsageError(f"{text!r} is no time", "Write 7d, or 2026-01-31T00:00:00Z.") from None
     return format_time(options.now() - parse_span(text))
+
+
+def _head(path: Path, source: TrustSource) -> ChainHead:
+    """The place in its chain of a receipt of any result, age and lock."""
+    found = read_receipt(path)
+    expected = replace(_expected(found, None, source, any_result=True), allow_expired=True)
+    return verify(found.raw, found.files, expected).require().head
 
 
 def _expected(found: ReceiptFile, lock: Path | None, source: TrustSource, *, any_result: bool) -> Expectations:

@@ -1,6 +1,7 @@
 """`ninfer up | down | status | logs`: an engine that outlives the command which started it."""
 
 import json
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ninfer_lifecycle.errors import ExitCode, NinferError
+from ninfer_lifecycle.errors import ExitCode, NinferError, UsageError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Host
 from ninfer_lifecycle.hosts.choice import open_host, parse_kind
 from ninfer_lifecycle.hosts.placing import client_of
@@ -38,6 +39,8 @@ def up(
     profile = load_profile(profile_name).profile
     directory = state_dir or default_state_dir()
     state, called = EngineState(directory), name or profile.name
+    if re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", called) is None:
+        raise UsageError(f"--name {called}: not a name", "small letters, digits, dots and dashes, such as tiny-2")
     with state.working_on(called), open_host(parse_kind(host, profile.host.kind)) as place:
         _clear_dead(state, called)
         spec, configuration = _spec(profile, place, name=called, port=port, models_dir=models_dir,
@@ -139,6 +142,16 @@ def _look(record: EngineRecord) -> Seen:
     return Seen("ready" if document.status == "ok" else "not answering", detail, shown)
 
 
+def _api_key(directory: Path, name: str) -> Path:
+    """The key of an engine's name, made once: its store answers only to the key that it was written with."""
+    key = directory / "keys" / f"{name}.key"
+    if not key.exists():
+        key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key.touch(mode=0o600)
+        key.write_text(secrets.token_urlsafe(32) + "\n", encoding="utf-8")
+    return key
+
+
 def _clear_dead(state: EngineState, name: str) -> None:
     """Refuse when an engine of this name runs; take away what is left of one that ended."""
     old = next((record for record in state.all() if record.name == name), None)
@@ -162,18 +175,16 @@ class AlreadyUpError(NinferError):
 def _spec(
     profile: Profile, place: Host, *, name: str, port: int, models_dir: Path, directory: Path
 ) -> tuple[EngineSpec, Configuration]:
-    """Everything that the host needs. Effects: makes the run directory, its key, and the tiny model."""
+    """Everything that the host needs. Effects: makes the run directory, the key, and the tiny model."""
     model = ensure_model(profile.model, models_dir.resolve())
     image = place.image_id(profile.image.reference) if isinstance(place, ResolvesImages) else None
     configuration = build_configuration(profile, model.sha256, image, None if image else engine_tree_sha256())
     run_id = f"{name}-{secrets.token_hex(4)}"
     run_dir = directory.resolve() / "runs" / run_id
     run_dir.mkdir(parents=True, mode=0o700)
-    key = run_dir / "api.key"
-    key.touch(mode=0o600)
-    key.write_text(secrets.token_urlsafe(32) + "\n", encoding="utf-8")
     return EngineSpec(
         run_id=run_id, flags=configured_flags(profile, model.sha256), model_dir=model.path, run_dir=run_dir,
         expected=ExpectedIdentity(configuration.identity_sha256, model.sha256),
-        store_dir=directory.resolve() / "stores" / name, key_file=key, image=image, limits=limits_of(profile.host),
+        store_dir=directory.resolve() / "stores" / name, key_file=_api_key(directory.resolve(), name), image=image,
+        limits=limits_of(profile.host),
         port=port, ready_s=profile.host.ready_seconds), configuration

@@ -13,13 +13,14 @@ from ninfer_lifecycle.gates.thresholds import Claim, PlanSummary
 SIBLINGS = 3
 DEPTH = 3
 STRANGERS = 10
+NEWCOMER_TURNS = 3
 SESSIONS = 6
 ROUNDS = 3
 AT_ONCE = 6
 TWINS_A_SIZE = 2
 LEAK_ROUNDS = 12
 PROTOCOL_LINES = 22
-PROTOCOL_ERRORS = 14
+PROTOCOL_ERRORS = 15
 
 
 class Asked(BaseModel):
@@ -65,7 +66,8 @@ PART_CLAIMS: dict[str, PartClaims] = {
         _reuse("sibling_continue.after_sibling_deleted", 2), _fact("sibling_continue.deleted_parent_is_gone"))),
     "pressure": PartClaims(lambda asked: (
         _reuse("pressure.fork_between_strangers", STRANGERS + 1),
-        _reuse("pressure.reuse_after_full_catalogs", asked.forks))),
+        _reuse("pressure.reuse_after_full_catalogs", asked.forks),
+        _reuse("pressure.newcomer_after_full_catalogs", NEWCOMER_TURNS))),
     "multi-session": PartClaims(lambda asked: (_reuse("multi_session.turn", SESSIONS * ROUNDS),)),
     "concurrency": PartClaims(lambda asked: (
         _reuse("concurrency.fork_at_once", AT_ONCE), _fact("concurrency.all_answered"),

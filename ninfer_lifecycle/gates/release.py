@@ -15,6 +15,7 @@ class ReleasePolicy(SignedDocument):
     required_checks: each must stand in that verdict, PASSED, at least once. sizes: templates that must have been
     probed, each in at least `epochs` lives of the engine with `forks` forks in each. max_miss_bound_ppm: bound over all
     clusters of forks. lanes: every one needs a fitting receipt; empty: one of any lane will do. max_age: as in 30d.
+    min_trials: forks answered and reported in all. trusted_role: whose keys must have signed the receipt.
     allowed_limitations: limitations that a receipt may state; a trailing * stands for any rest.
     """
 
@@ -28,7 +29,9 @@ class ReleasePolicy(SignedDocument):
     min_sizes: Count = 1
     epochs: int = Field(default=2, ge=1)
     forks: int = Field(default=1, ge=1)
+    min_trials: Count = 1
     max_miss_bound_ppm: Ppm | None = None
+    trusted_role: Literal["qualifier", "release", "root"] = "qualifier"
     max_age: str | None = "90d"
     allowed_limitations: tuple[str, ...] = ()
     lanes: tuple[str, ...] = ()
@@ -69,8 +72,11 @@ def plan_shortfalls(policy: ReleasePolicy, ran: QualificationPolicy) -> list[str
 def verdict_shortfalls(policy: ReleasePolicy, verdict: Verdict) -> list[str]:
     """What of the verdict, computed under the policy's thresholds, does not let the release pass."""
     checks = (*verdict.checks, *verdict.controls)
+    trials = sum(check.trials for check in checks if check.name is CheckName.FORK_HITS)
     made = {check.name for check in checks}
     faults = [f"there is no check {name}" for name in policy.required_checks if name not in made]
+    if trials < policy.min_trials:
+        faults.append(f"{trials} forks were sampled, {policy.min_trials} are asked for")
     return faults + [f"{check.title} is {check.result}: {check.reason}" for check in verdict.not_passed]
 
 

@@ -74,7 +74,7 @@ def _restart_faults(before: EpochEvidence, after: EpochEvidence) -> list[str]:
 
 
 def save_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
-    """saves_complete of every template: as many as planned, each accepted with its generation."""
+    """saves_complete of every template: as many as planned, each accepted with its generation, and whole."""
     if not plan.saves:
         return []
     checks = []
@@ -82,6 +82,8 @@ def save_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
         saves = [save for save in evidence.saves if save.template_tokens == tokens]
         misses = [f"{_save_id(save)} answered {save.http_status}"
                   for save in saves if not 200 <= save.http_status < 300]
+        misses += [f"{_save_id(save)} holds {save.response_records} of {save.expected_records} stored responses"
+                   for save in saves if _incomplete(save)]
         gaps = [f"{_save_id(save)} names no generation" for save in saves
                 if 200 <= save.http_status < 300 and save.generation is None]
         if len(saves) < plan.saves * plan.repeats:
@@ -90,6 +92,13 @@ def save_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
         checks.append(simple(CheckName.SAVES_COMPLETE, Place(tokens), ids=ids, misses=misses, gaps=gaps,
                              trials=len(saves)))
     return checks
+
+
+def _incomplete(save: SaveEvidence) -> bool:
+    """Whether the store said that it holds fewer responses than the prober was told are stored."""
+    if save.response_records is None or save.expected_records is None:
+        return False
+    return save.response_records < save.expected_records
 
 
 def _save_id(save: SaveEvidence) -> str:

@@ -30,7 +30,7 @@ from ninfer_lifecycle.hosts.container import (
     published_port,
 )
 from ninfer_lifecycle.hosts.facts import machine_facts
-from ninfer_lifecycle.hosts.mounts import Belongings, prepare_belongings
+from ninfer_lifecycle.hosts.mounts import Belongings, describe_belongings, prepare_belongings
 from ninfer_lifecycle.hosts.placing import ENGINE_LOG, PortTakenError, check_inputs, client_of, port_is_free
 from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock, Ended, ended_error, wait_until_ready
 from ninfer_lifecycle.hosts.signals import shielded
@@ -254,7 +254,7 @@ class DockerHost:
         if (ours := self._ours.get(engine.handle)) is not None:
             return ours
         container = self._container(engine)
-        belongings = prepare_belongings(engine.spec)
+        belongings = describe_belongings(engine.spec)
         limits, image = engine.spec.limits, str(container.attrs["Image"])
         asked = Asked(image, ("serve", *belongings.argv), belongings.user, belongings.mounts, limits, engine.spec.port)
         return _Ours(container, engine.spec, asked, belongings)

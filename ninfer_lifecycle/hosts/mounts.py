@@ -34,30 +34,44 @@ class Belongings:
 def prepare_belongings(spec: EngineSpec) -> Belongings:
     """Make the directories, copy the key (mode 0600, the engine's user). HostError when the model cannot be read."""
     uid, gid = _user()
-    model = spec.model_dir.resolve()
-    _check_readable(model, uid)
-    model_at = MODEL_AT if model.is_dir() else f"{MODEL_AT}/{model.name}"
-    mounts = [BoundPath(str(model), model_at, read_only=True)]
-    store_at = log_at = key_at = None
-    key_copy = None
+    _check_readable(spec.model_dir.resolve(), uid)
     if spec.store_dir is not None:
         _give(spec.store_dir, uid, gid)
-        mounts.append(BoundPath(str(spec.store_dir.resolve()), STORE_AT, read_only=False))
-        store_at = STORE_AT
-    log_dir = spec.run_dir / "engine"
     if spec.request_log:
-        log_dir.mkdir(exist_ok=True)
-        _give(log_dir, uid, gid)
-        mounts.append(BoundPath(str(log_dir.resolve()), LOG_AT, read_only=False))
-        log_at = f"{LOG_AT}/{REQUEST_LOG}"
+        _log_dir(spec).mkdir(exist_ok=True)
+        _give(_log_dir(spec), uid, gid)
     if spec.key_file is not None:
-        key_copy = _copy_key(spec.key_file, spec.run_dir / f"key-{spec.run_id}", uid, gid)
-        mounts.append(BoundPath(str(key_copy.resolve()), KEY_AT, read_only=True))
-        key_at = KEY_AT
-    places = Places(model=model_at, host="0.0.0.0", port=ENGINE_PORT, key_file=key_at,  # noqa: S104  # in its own net
-                    store_dir=store_at, request_log=log_at)
+        _copy_key(spec.key_file, _key_copy(spec), uid, gid)
+    return describe_belongings(spec)
+
+
+def describe_belongings(spec: EngineSpec) -> Belongings:
+    """The same value without any effect: for a container that runs already."""
+    uid, gid = _user()
+    model = spec.model_dir.resolve()
+    model_at = MODEL_AT if model.is_dir() else f"{MODEL_AT}/{model.name}"
+    mounts = [BoundPath(str(model), model_at, read_only=True)]
+    if spec.store_dir is not None:
+        mounts.append(BoundPath(str(spec.store_dir.resolve()), STORE_AT, read_only=False))
+    if spec.request_log:
+        mounts.append(BoundPath(str(_log_dir(spec).resolve()), LOG_AT, read_only=False))
+    if spec.key_file is not None:
+        mounts.append(BoundPath(str(_key_copy(spec).resolve()), KEY_AT, read_only=True))
+    places = Places(
+        model=model_at, host="0.0.0.0", port=ENGINE_PORT,  # noqa: S104  # in a network of its own
+        key_file=KEY_AT if spec.key_file else None, store_dir=STORE_AT if spec.store_dir else None,
+        request_log=f"{LOG_AT}/{REQUEST_LOG}" if spec.request_log else None)
     return Belongings(f"{uid}:{gid}", tuple(mounts), tuple(to_argv(placed_flags(spec, places))),
-                      log_dir / REQUEST_LOG if spec.request_log else None, key_copy)
+                      _log_dir(spec) / REQUEST_LOG if spec.request_log else None,
+                      _key_copy(spec) if spec.key_file else None)
+
+
+def _log_dir(spec: EngineSpec) -> Path:
+    return spec.run_dir / "engine"
+
+
+def _key_copy(spec: EngineSpec) -> Path:
+    return spec.run_dir / f"key-{spec.run_id}"
 
 
 def _user() -> tuple[int, int]:
@@ -73,7 +87,7 @@ def _give(directory: Path, uid: int, gid: int) -> None:
             os.chown(path, uid, gid, follow_symlinks=False)
 
 
-def _copy_key(source: Path, target: Path, uid: int, gid: int) -> Path:
+def _copy_key(source: Path, target: Path, uid: int, gid: int) -> None:
     """A copy that no one but the engine's user can open, made so from its first moment."""
     target.unlink(missing_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -81,7 +95,6 @@ def _copy_key(source: Path, target: Path, uid: int, gid: int) -> Path:
         shutil.copyfileobj(key, file)
         if os.getuid() == 0:
             os.fchown(file.fileno(), uid, gid)
-    return target
 
 
 def _check_readable(model: Path, uid: int) -> None:

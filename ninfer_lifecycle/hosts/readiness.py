@@ -18,6 +18,7 @@ from ninfer_lifecycle.hosts.base import ExpectedIdentity
 POLL_S = 0.05
 FOREIGN_GRACE_S = 5.0
 _QUICK_S = 2.0
+_SHORTEST_S = 0.25  # a question cut shorter would hide the reason behind its own deadline
 
 
 class EngineEndedError(HostError):
@@ -83,7 +84,7 @@ def wait_until_ready(
         if left <= 0:
             raise NeverReadyError(f"the engine was not ready after {ready_s:g} s: {reason}",
                                   "read its log, or give it longer: host.readySeconds in the profile")
-        answer = _ask(probe, expected, min(_QUICK_S, left))
+        answer = _ask(probe, expected, max(_SHORTEST_S, min(_QUICK_S, left)))
         if isinstance(answer, StatusDocument):
             # What answered may be another server while ours died: only one that still lives is ready.
             if (end := ended()) is not None:

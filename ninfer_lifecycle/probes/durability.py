@@ -1,10 +1,9 @@
 """durability: what is left of a session after a graceful stop, after a kill, and after damage to its file?"""
 
-import random
 from collections.abc import Sequence
-from pathlib import Path
 
 from ninfer_lifecycle.probes.continuing import status_of_continuing
+from ninfer_lifecycle.probes.damage import fingerprint, flip_a_byte
 from ninfer_lifecycle.probes.parts import Act, Part, Thread, Threads, begin, small, turn
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep, SkipStepError
 from ninfer_lifecycle.profiles.schema import ProbeSection
@@ -42,13 +41,11 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
         if store is None:
             raise SkipStepError("the store cannot be reached from here")
         threads.named["damaged"] = begin(run, "durability/damaged", small(section), section.base_output_tokens)
-        thread = threads.get("damaged")
+        thread, before = threads.get("damaged"), fingerprint(store)
         with run.waiting():
             run.client.save(thread.session)
-        files = _files_of(store, thread.session)
-        if not files:
-            raise SkipStepError("no file of the session was found in the store")
-        _flip_a_byte(max(files, key=lambda file: file.stat().st_size), random.Random(run.nonce))  # noqa: S311
+        if not flip_a_byte(store, before):
+            raise SkipStepError("the save changed no byte of the store")
         run.restart(kill=True)
         run.fact("durability.damage_is_refused", status_of_continuing(run, thread), "equal", 404,
                  "HTTP status of continuing a session whose file has one byte changed")
@@ -66,17 +63,6 @@ def _require_restart(run: ProbeRun) -> None:
 def _available(run: ProbeRun, thread: Thread) -> int:
     with run.waiting():
         return int(run.client.checkpoint_status(thread.session).state == "available")
-
-
-def _files_of(store: Path, session: str) -> list[Path]:
-    """Files below the store whose path names the session."""
-    return [path for path in store.rglob("*") if path.is_file() and session in str(path.relative_to(store))]
-
-
-def _flip_a_byte(file: Path, draw: random.Random) -> None:
-    data = bytearray(file.read_bytes())
-    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-    file.write_bytes(data)
 
 
 DURABILITY = Part(

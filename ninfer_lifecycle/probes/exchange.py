@@ -9,6 +9,7 @@ from ninfer_engine.contract.status import StatusDocument
 from ninfer_lifecycle.client import EngineClient, EngineReplyError, ResponseReply
 from ninfer_lifecycle.errors import EngineError
 from ninfer_lifecycle.evidence import RequestEvidence, Step
+from ninfer_lifecycle.probes.plain import UNREPORTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,9 @@ class Observed:
 
     @property
     def counter_rise(self) -> int | None:
-        """By how much the work counter rose; None when another life of the process answers after it."""
+        """By how much the work counter rose; None when another life answers after it, or none is reported at all."""
+        if self.before.identity.server_instance_id == UNREPORTED:
+            return None
         if self.before.identity.server_instance_id != self.after.identity.server_instance_id:
             return None
         return self.after.scheduler.computed_prefill_tokens - self.before.scheduler.computed_prefill_tokens
@@ -101,7 +104,7 @@ def ask(client: EngineClient, question: Question, place: Place, model: str, befo
 
 def evidence_of(reply: ResponseReply, question: Question, place: Place, seen: Observed) -> RequestEvidence:
     """The record of a reply. What it does not say stays None."""
-    instance = seen.after.identity.server_instance_id
+    instance = _instance(seen.after)
     if reply.status not in {"completed", "incomplete"}:
         return RequestEvidence(
             **_where(question, place), http_status=200, reply_status=reply.status, wall_us=seen.wall_us,
@@ -110,6 +113,7 @@ def evidence_of(reply: ResponseReply, question: Question, place: Place, seen: Ob
     usage, record = reply.usage, reply.ninfer
     counter = seen.counter_rise if question.alone else None
     timings = record.timings if record else None
+    first_token_s = (reply.model_extra or {}).get("first_token_s")
     return RequestEvidence(
         **_where(question, place), http_status=200, reply_status=reply.status, wall_us=seen.wall_us,
         response_id=reply.id, server_instance_id=instance,
@@ -124,6 +128,7 @@ def evidence_of(reply: ResponseReply, question: Question, place: Place, seen: Ob
         frontier_tokens=record.frontier_tokens if record else None,
         miss_reason=record.miss_reason.value if record and record.miss_reason else None,
         output_sha256=hashlib.sha256(reply.text.encode()).hexdigest(),
+        first_token_us=_micros(first_token_s) if first_token_s is not None else None,
         engine_total_us=_micros(timings.total_s) if timings else None,
         engine_ttft_us=_micros(timings.ttft_s) if timings else None,
         restore_us=_micros(timings.restore_s) if timings else None,
@@ -160,7 +165,13 @@ def require_same_life(before: StatusDocument, after: StatusDocument, what: str) 
 def _failed(question: Question, place: Place, error: EngineReplyError, wall_us: int,
             after: StatusDocument) -> RequestEvidence:
     return RequestEvidence(**_where(question, place), http_status=error.status, error=error.message, wall_us=wall_us,
-                           server_instance_id=after.identity.server_instance_id)
+                           server_instance_id=_instance(after))
+
+
+def _instance(status: StatusDocument) -> str | None:
+    """Which life of the process answered; None where the server does not say."""
+    instance = status.identity.server_instance_id
+    return None if instance == UNREPORTED else instance
 
 
 def _where(question: Question, place: Place) -> dict[str, Any]:

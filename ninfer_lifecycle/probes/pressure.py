@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ninfer_lifecycle.gates.plans import ROUNDS, SESSIONS, STRANGERS
+from ninfer_lifecycle.gates.plans import NEWCOMER_TURNS, ROUNDS, SESSIONS, STRANGERS
 from ninfer_lifecycle.probes.parts import Act, Part, Thread, Threads, begin, small, turn
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep
 from ninfer_lifecycle.profiles.schema import ProbeSection
@@ -17,7 +17,8 @@ def _pressure_steps(section: ProbeSection) -> Sequence[ProbeStep]:
     def fork(run: ProbeRun, purpose: str, key: str = "base") -> None:
         child = threads.get(key).fork()
         child.turns = threads.get(key).turns = threads.get(key).turns + 1
-        turn(run, child, purpose, section, expected=size, kind="fork")
+        # Under pressure the end of the template will do: one token short of it, since the last one must be computed.
+        turn(run, child, purpose, section, expected=size - 1, kind="fork")
 
     def start(run: ProbeRun) -> None:
         threads.named["base"] = begin(run, "pressure", size, section.base_output_tokens)
@@ -36,10 +37,17 @@ def _pressure_steps(section: ProbeSection) -> Sequence[ProbeStep]:
         for _ in range(section.forks):
             fork(run, "pressure.reuse_after_full_catalogs", "late")
 
+    def newcomer(run: ProbeRun) -> None:
+        # The smallest conversation of all, and the one that someone is in: it must not lose to large ones left behind.
+        thread = begin(run, "pressure/newcomer", SMALLEST, section.base_output_tokens)
+        for _ in range(NEWCOMER_TURNS):
+            turn(run, thread, "pressure.newcomer_after_full_catalogs", section)
+
     step = section.fork_input_tokens + section.fork_output_tokens
     return (Act("base and first fork", size + step, start),
             Act("strangers of growing size, a fork after each", STRANGERS * (2 * size + step), strangers),
-            Act("a new template afterwards", size + section.forks * step, recover))
+            Act("a new template afterwards", size + section.forks * step, recover),
+            Act("a small newcomer afterwards", SMALLEST + NEWCOMER_TURNS * step, newcomer))
 
 
 def _rotation_steps(section: ProbeSection) -> Sequence[ProbeStep]:

@@ -55,7 +55,7 @@ LINES: tuple[Line, ...] = (
     Line("checkpoint_unknown_field", "POST", "/v1/ninfer/checkpoints", 400, "unknown_parameter",
          {"session_sha256": "0" * 64, "force": True}),
     Line("checkpoint_of_nobody", "POST", "/v1/ninfer/checkpoints", 409, "nothing_to_save",
-         {"session_sha256": "0" * 64}),
+         {"session_sha256": "0" * 64}, as_owner=False),
     Line("delete_unknown_response", "DELETE", RESPONSES + "/resp_none", 404, "response_not_found"),
 )
 

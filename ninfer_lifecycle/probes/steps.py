@@ -201,9 +201,12 @@ class Delete:
     def perform(self, run: ProbeRun) -> None:
         lineage = run.lineage(self.key)
         _base_of(lineage, self.template_tokens)
-        with run.waiting():
-            run.client.delete_checkpoint(lineage.session)
-            left = run.client.checkpoint_status(lineage.session)
+        try:
+            with run.waiting():
+                run.client.delete_checkpoint(lineage.session)
+                left = run.client.checkpoint_status(lineage.session)
+        except EngineReplyError as error:
+            raise SkipStepError(error.message) from error
         if left.state == "available":
             raise EngineError("a deleted session is still available in the store",
                               "the store must forget a session when DELETE answers")
@@ -240,6 +243,8 @@ def _save(run: ProbeRun, lineage: Lineage, template_tokens: int) -> SaveEvidence
         with run.waiting():
             reply = run.client.save(lineage.session)
     except EngineReplyError as error:
+        if error.status == 501:
+            raise SkipStepError(error.message) from error
         if error.status != 404:
             return SaveEvidence(epoch=run.epoch, order=order, template_tokens=template_tokens,
                                 http_status=error.status, error=error.message,

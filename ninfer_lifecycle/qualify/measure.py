@@ -7,12 +7,13 @@ down unsigned.
 import secrets
 from dataclasses import dataclass
 
-from ninfer_lifecycle.client import EngineClient
+from ninfer_lifecycle.client import EngineClient, EngineReplyError
 from ninfer_lifecycle.errors import EngineError
 from ninfer_lifecycle.gates.evaluate import evaluate
 from ninfer_lifecycle.gates.tally import Evidence
 from ninfer_lifecycle.gates.verdict import Verdict
 from ninfer_lifecycle.probes.journal import Journal
+from ninfer_lifecycle.probes.plain import PlainEngine
 from ninfer_lifecycle.probes.plans import make_plan
 from ninfer_lifecycle.probes.run import ProbeRun, run_steps
 from ninfer_lifecycle.probes.subject import RemoteSubject
@@ -37,7 +38,7 @@ def measure(wanted: Wanted, base_url: str, api_key: str | None, wiring: Wiring) 
     profile = resolve(wanted)
     probes = profile.probes.model_copy(update={"restarts": 0})
     planned = make_plan(probes, secrets.token_hex(16))
-    with EngineClient(base_url, api_key) as client, wiring.display() as watcher:
+    with client_for(base_url, api_key) as client, wiring.display() as watcher:
         model = served_model(client)
         run = create_run_directory(wanted.runs_dir, run_id_of(profile, wiring.now()))
         run.write_json("plan.json", planned.schedule.model_dump(mode="json"))
@@ -55,6 +56,19 @@ def measure(wanted: Wanted, base_url: str, api_key: str | None, wiring: Wiring) 
     verdict = evaluate(planned.summary, profile.gates, evidence)
     run.write_json("verdict.json", {"signed": False, **verdict.to_json()})
     return Measured(run, evidence, verdict)
+
+
+def client_for(base_url: str, api_key: str | None) -> EngineClient:
+    """The client for whatever answers there: an engine of ours, or a plain OpenAI-compatible server."""
+    client = EngineClient(base_url, api_key)
+    try:
+        client.status()
+    except EngineReplyError as error:
+        client.close()
+        if error.status not in {404, 405, 501}:
+            raise
+        return PlainEngine(base_url, api_key)
+    return client
 
 
 def served_model(client: EngineClient) -> str:

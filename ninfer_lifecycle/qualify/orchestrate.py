@@ -1,6 +1,6 @@
 """One qualification, from a name on the command line to a verified receipt: the order of effects, nothing else.
 
-    resolve -> model -> host -> prepare -> start, probe, stop -> gates -> sign -> verify
+    resolve -> key -> host, image -> model -> prepare -> start, probe, stop -> gates -> sign -> verify
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.run import Effects, Watcher
 from ninfer_lifecycle.qualify.issue import Issued, issue, qualifier_key
 from ninfer_lifecycle.qualify.observe import Observation, carry_out, evidence_of
-from ninfer_lifecycle.qualify.prepare import MakeModel, Prepared, Wanted, prepare, resolve
+from ninfer_lifecycle.qualify.prepare import MakeModel, Parts, Prepared, Wanted, image_of, prepare, resolve
 from ninfer_lifecycle.receipts.keys import Signer
 
 
@@ -74,10 +74,12 @@ def qualify(wanted: Wanted, signing: Signing, wiring: Wiring) -> Qualified:
     profile = resolve(wanted)
     # Read first: a key that cannot sign should not cost a run.
     signer = qualifier_key(signing.key, signing.state_dir, wiring.say)
-    wiring.say(f"model: {profile.model.source}")
-    model = wiring.make_model(profile.model)
     with wiring.make_host(wanted.host or profile.host.kind) as host:
-        prepared = prepare(wanted, profile, model, host, wiring.now())
+        # The host and its image before the model: what takes seconds to refuse should not wait for what takes longer.
+        image = image_of(profile, host)
+        wiring.say(f"model: {profile.model.source}")
+        parts = Parts(host.kind, image, wiring.make_model(profile.model))
+        prepared = prepare(wanted, profile, parts, wiring.now())
         wiring.say(f"run {prepared.run.path}")
         try:
             return _qualify(prepared, host, signer, signing, wiring)

@@ -50,6 +50,15 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """What a host and this machine hold ready. image: sha256:<64 hex>, None outside containers."""
+
+    host_kind: HostKind
+    image: str | None
+    model: ModelOnDisk
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A qualification that could start now."""
 
@@ -82,9 +91,9 @@ def run_id_of(profile: Profile, now: datetime) -> str:
     return f"{now:%Y%m%dT%H%M%SZ}-{profile.name}-{secrets.token_hex(3)}"
 
 
-def prepare(wanted: Wanted, profile: Profile, model: ModelOnDisk, host: Host, now: datetime) -> Prepared:
+def prepare(wanted: Wanted, profile: Profile, parts: Parts, now: datetime) -> Prepared:
     """Settle everything and write it down. Effects: makes the run directory with plan, lock, command and API key."""
-    image = _image_of(profile, host)
+    model, image = parts.model, parts.image
     configuration = build_configuration(profile, model.sha256, image, None if image else engine_tree_sha256())
     lock = build_lock(profile, configuration)
     planned = make_plan(profile.probes, secrets.token_hex(16))
@@ -96,7 +105,7 @@ def prepare(wanted: Wanted, profile: Profile, model: ModelOnDisk, host: Host, no
         run_id=run.run_id, flags=configured_flags(profile, model.sha256), model_dir=model.path, run_dir=run.path,
         expected=ExpectedIdentity(configuration.identity_sha256, model.sha256), store_dir=run.store,
         key_file=_write_api_key(run), image=image, limits=limits_of(profile.host), ready_s=profile.host.ready_seconds)
-    return Prepared(profile, host.kind, model, configuration, lock, planned, run, spec)
+    return Prepared(profile, parts.host_kind, model, configuration, lock, planned, run, spec)
 
 
 def limits_of(section: HostSection) -> Limits:
@@ -105,7 +114,8 @@ def limits_of(section: HostSection) -> Limits:
     return Limits(section.memory, section.cpus, section.shm, gpus or ())
 
 
-def _image_of(profile: Profile, host: Host) -> str | None:
+def image_of(profile: Profile, host: Host) -> str | None:
+    """The id of the image that this host would run; None where it runs none. Raises HostError when it is not there."""
     if host.kind == "process":
         return None
     if not isinstance(host, ResolvesImages):

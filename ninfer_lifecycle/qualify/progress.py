@@ -67,7 +67,7 @@ class ProgressState:
 
 def describe_request(record: RequestEvidence) -> str:
     """One line of a request: what it was, what it reused, how long it took."""
-    what = f"{record.step.value} {record.template_tokens}" + (
+    what = f"{record.purpose or record.step.value} {record.template_tokens}" + (
         f" #{record.sibling + 1}" if record.sibling is not None else "")
     if record.error is not None:
         return f"{what}: no answer ({record.error})"
@@ -137,9 +137,11 @@ class LiveDisplay:
 
     def _render(self) -> Group:
         state = self.state
+        if not state.total:
+            return Group(Text("starting the engine", style="bold"))
         eta = "" if state.eta_s is None else f"  about {state.eta_s:.0f} s left"
         head = Text(f"step {state.index + 1}/{state.total}  {state.step}{eta}", style="bold")
-        lines: list[Text | ProgressBar | Table] = [head, ProgressBar(total=1.0, completed=state.fraction, width=60)]
+        lines: list[Text | Table] = [head, _bar(state.fraction)]
         if state.last is not None:
             lines.append(Text(describe_request(state.last), style="red" if state.last.error else ""))
         if state.forks_us:
@@ -149,6 +151,13 @@ class LiveDisplay:
         if self._status is not None:
             lines.append(_pools(self._status))
         return Group(*lines)
+
+
+def _bar(fraction: float) -> Table:
+    """A bar on a line of its own; a bare ProgressBar does not end its line."""
+    grid = Table.grid()
+    grid.add_row(ProgressBar(total=1.0, completed=fraction, width=60))
+    return grid
 
 
 def _pools(status: StatusDocument) -> Table:

@@ -17,6 +17,7 @@ from typing import Any
 from ninfer_engine.contract.base import sha256_hex
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.gates.verdict import Result
+from ninfer_lifecycle.receipts.errors import StoreError
 from ninfer_lifecycle.receipts.sources import read_receipt
 from ninfer_lifecycle.receipts.store import SUFFIX, replacing
 from ninfer_lifecycle.receipts.trust import RoleTrust
@@ -140,9 +141,13 @@ class ReceiptIndex:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self._sqlite_path)) as database, database:
-            database.executescript(_SCHEMA)
-            yield database
+        try:
+            with contextlib.closing(sqlite3.connect(self._sqlite_path, timeout=60)) as database, database:
+                database.executescript(_SCHEMA)
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"{self._sqlite_path}: {error}",
+                             "Delete it and index again: it holds nothing that the receipts do not.") from None
 
     def _start_over_under_other_trust(self, database: sqlite3.Connection, trust: RoleTrust) -> None:
         mark = _trust_mark(trust)

@@ -4,6 +4,7 @@ lowerCamelCase, integers only, what was not measured is an absent key. A PASSED 
 "pending" anywhere, are errors of the schema: there is no way to write such a receipt.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -181,22 +182,42 @@ class Statement(BaseModel):
         return value
 
 
-def refuse_unsettled(value: Any, path: str = "") -> None:
-    """Raise MalformedError where a value is null or says that it is not settled yet."""
+def refuse_unsettled(value: Any) -> None:
+    """Raise MalformedError where a value is null, or a value or a key says that it is not settled yet."""
+    found = _unsettled(value)
+    if found is not None:
+        raise MalformedError(f"{found.path or 'the document'} {found.what}", found.advice)
+
+
+@dataclass(frozen=True)
+class _Unsettled:
+    path: str
+    what: str
+    advice: str
+
+    def below(self, key: str) -> "_Unsettled":
+        return _Unsettled(f"{key}.{self.path}" if self.path else key, self.what, self.advice)
+
+
+def _unsettled(value: Any) -> _Unsettled | None:
+    """The first such value. Its path is put together on the way back, so that settled documents pay nothing for it."""
     match value:
+        case str():
+            if len(value) < 16 and value.strip().casefold() in _UNSETTLED:
+                return _Unsettled("", f"says {value!r}", "A receipt is written when everything is settled.")
         case None:
-            raise MalformedError(f"{path or 'the document'} is null", "What was not measured is an absent key.")
-        case str() if value.strip().casefold() in _UNSETTLED:
-            raise MalformedError(f"{path} says {value!r}", "A receipt is written when everything is settled.")
+            return _Unsettled("", "is null", "What was not measured is an absent key.")
         case dict():
             for key, item in value.items():
-                refuse_unsettled(key, f"a key under {path or 'the document'}")
-                refuse_unsettled(item, f"{path}.{key}" if path else key)
+                found = _unsettled(item) or _unsettled(key)
+                if found is not None:
+                    return found.below(key)
         case list():
             for number, item in enumerate(value):
-                refuse_unsettled(item, f"{path}[{number}]")
-        case _:
-            return
+                found = _unsettled(item)
+                if found is not None:
+                    return found.below(str(number))
+    return None
 
 
 _UNSETTLED = {"pending", "tbd", "todo"}

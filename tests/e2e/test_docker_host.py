@@ -178,8 +178,11 @@ def test_a_released_container_outlives_its_host_and_another_takes_it_over(spec: 
         engine = place.start(spec)
         place.release(engine)
     with DockerHost() as other:
+        assert spec.key_file is not None
+        spec.key_file.unlink()
         other.adopt(engine)
         assert other.inspect(engine).running
+    assert not list(spec.run_dir.glob("key-*"))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs the container as another user")

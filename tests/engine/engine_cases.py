@@ -48,6 +48,7 @@ def flags_for(store: Path | None = None, **changes: Any) -> EngineFlags:
     values = {
         "model": str(tiny_directory()), "max_context": 32768, "kv_capacity": 65536, "host_kv_mib": 256,
         "prefill_chunk": 512, "check_invariants": True, "expected_forks": 4, "device": "cpu",
+        "session_checkpoint_min_tokens": 1 << 20,
         "session_checkpoint_dir": str(store) if store else None,
     }
     return EngineFlags.model_validate(values | changes)

@@ -8,7 +8,7 @@ import random
 import sys
 from pathlib import Path
 
-from store_cases import SavedSession, open_store, save
+from store_cases import SavedSession, open_store, save, session_name
 
 from ninfer_engine.memory.store.archive import import_session
 from ninfer_engine.memory.store.errors import QuotaError
@@ -34,7 +34,7 @@ def main(directory: Path, seed: int, archives: Path) -> None:
     """Save, reclaim, import, collect, in random order, for ever."""
     chance = random.Random(seed)
     store = open_store(directory, quota=QUOTA)
-    sessions = {name: session_of(name, 0).session for name in NAMES}
+    sessions = {name: session_name(name) for name in NAMES}
     while True:
         name = chance.choice(NAMES)
         _say(f"begin {sessions[name]}")

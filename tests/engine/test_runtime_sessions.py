@@ -1,5 +1,6 @@
 """Saved sessions: the next process finds the template hot, the first sibling included."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ async def test_after_a_restart_the_first_sibling_is_as_hot_as_the_fourth(tmp_pat
         if resume_first:
             onward = await fork(engine, forks[-1], 9)
             assert onward.reused == len(forks[-1].tokens) - 1
+        new = [await fork(engine, base, seed) for seed in range(12, 16)]
         again = [await fork(engine, base, seed) for seed in range(2, 6)]
         assert engine.responses.get(edit.response_id, SESSION) is not None
         assert engine.responses.get(edit.response_id, None) is None
     assert [one.output for one in again] == [one.output for one in forks]
-    assert all(one.reused == len(base.tokens) - 1 for one in again)
-    assert [one.path for one in again] == ["private_long_anchor"] * 4
+    assert [one.reused for one in new] == [len(base.tokens) - 1] * 4
+    assert [one.path for one in new] == ["private_long_anchor"] * 4
+    assert all(one.reused >= len(base.tokens) - 1 for one in again)
 
 
 async def test_a_second_save_writes_only_what_the_fork_added(tmp_path: Path) -> None:
@@ -89,3 +92,13 @@ async def test_a_session_of_other_numerics_is_incompatible(tmp_path: Path) -> No
         assert not await engine.restore_session(SESSION)
     assert status.state == "incompatible"
     assert "kv_dtype" in (status.reason or "")
+
+
+async def test_a_long_stored_turn_is_saved_by_itself_with_its_response(tmp_path: Path) -> None:
+    async with running(flags_for(tmp_path, session_checkpoint_min_tokens=500)) as engine:
+        await ask(engine, request_for(random_tokens(600, 1), 8))
+        while (await engine.checkpoint_status(SESSION)).state != "available":
+            await asyncio.sleep(0.02)
+        status = await engine.checkpoint_status(SESSION)
+    assert status.response_records == 1
+    assert status.frontier_tokens == 607

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -205,6 +206,12 @@ def test_a_signal_stops_the_server_and_then_closes_the_engine(tmp_path: Path, nu
     assert events == ["server_start", "request_start", "request_done"]
 
 
+def stop_once_running(process: subprocess.Popen[str], log: Path) -> None:
+    while "request_start" not in log.read_text():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_cancels_what_does_not_finish_within_its_limit(tmp_path: Path, stream: bool) -> None:
     process, url = start_process(tmp_path / "log", "TALKS_UNTIL_ENDED", 0.3)
@@ -217,8 +224,7 @@ def test_a_stop_cancels_what_does_not_finish_within_its_limit(tmp_path: Path, st
                 process.send_signal(signal.SIGTERM)
                 assert [line for line in lines if line.startswith("event")][-1] == "event: response.cancelled"
         else:
-            stopper = threading.Timer(0.5, process.send_signal, [signal.SIGTERM])
-            stopper.start()
+            threading.Thread(target=stop_once_running, args=(process, tmp_path / "log")).start()
             reply = client.post(f"{url}/v1/responses", json=body)
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_unavailable")
     out, _ = process.communicate(timeout=20)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_cases import SavedSession, open_store, problems, save
+from store_cases import SavedSession, open_store, problems, save, session_name
 from store_victim import NAMES, QUOTA, session_of
 
 from ninfer_engine.memory.store.archive import export_session
@@ -75,7 +75,7 @@ def _check_sessions(store: DurableStore, contents: dict[str, dict[bytes, bytes]]
         if word == "done":
             known[session] = int(rest[0])
     for name in NAMES:
-        session = session_of(name, 0).session
+        session = session_name(name)
         status = store.status(session)
         assert status.state in ("available", "missing"), f"round {round_}: {status}"
         if status.state == "missing":

@@ -57,6 +57,7 @@ MATRIX: tuple[Row, ...] = (
     Row(Fault.ACCEPT_DAMAGE, "durability", "FAILED", "durability.damage_is_refused"),
     Row(Fault.DROP_WITH_PARENT, "sibling-continue", "INCONCLUSIVE", "sibling_continue.after_parent_deleted"),
     Row(Fault.LOSE_WHEN_AT_ONCE, "concurrency", "FAILED", "concurrency.fork_at_once"),
+    Row(Fault.SAVE_LOSES_RECORDS, "fanout", "FAILED", "saves_complete"),
     Row(Fault.SAVE_NEVER_AVAILABLE, "fanout", "run ended", "the store holds 0 of"),
 )
 HARMLESS = frozenset({Fault.SAVE_ANSWERS_404})

@@ -54,6 +54,7 @@ class Fault(StrEnum):
     NO_ERROR_CODES = "errors_without_codes"
     DROP_WITH_PARENT = "deleting_a_parent_forgets_its_children"
     LOSE_WHEN_AT_ONCE = "cold_when_requests_arrive_at_once"
+    SAVE_LOSES_RECORDS = "save_leaves_a_response_out"
     SAVE_ANSWERS_404 = "save_answers_404"
     SAVE_NEVER_AVAILABLE = "save_never_available"
 
@@ -192,6 +193,8 @@ class PretendEngine:
         records = [r for r in self.responses.values() if r.session == session]
         if not records:
             return None
+        if Fault.SAVE_LOSES_RECORDS in self.faults:
+            records = records[:-1] or records
         old = self.disk.saved.get(session)
         generation = (old[2] if old else 0) + 1
         checkpoints = [copy.copy(c) for c in self.checkpoints.values() if c.session == session]

@@ -87,16 +87,30 @@ def test_an_engine_that_fails_to_start_is_not_remembered(ninfer: Run, behaviour:
     assert ninfer("status") == (0, "no engine is up\n", "")
 
 
-def test_the_key_of_an_engine_is_readable_by_its_owner_alone(ninfer: Run, tmp_path: Path) -> None:
-    ninfer("up", "tiny-cpu")
-    key = EngineState(tmp_path / "state" / "ninfer").find(None).engine.spec.key_file
-    assert key is not None and key.stat().st_mode & 0o777 == 0o600
+def test_the_key_is_readable_by_its_owner_alone_and_stays_with_the_store(ninfer: Run, tmp_path: Path) -> None:
+    state = EngineState(tmp_path / "state" / "ninfer")
+    specs, keys = [], []
+    for _ in range(2):
+        assert ninfer("up", "tiny-cpu")[0] == 0
+        specs.append(state.find(None).engine.spec)
+        key = specs[-1].key_file
+        assert key is not None and key.stat().st_mode & 0o777 == 0o600
+        keys.append(key.read_text())
+        assert ninfer("down")[0] == 0
+    assert keys[0] == keys[1] and specs[0].store_dir == specs[1].store_dir
+    assert specs[0].run_dir != specs[1].run_dir
 
 
 def test_two_tools_on_one_engine_do_not_wait_for_each_other(ninfer: Run, tmp_path: Path) -> None:
     with EngineState(tmp_path / "state" / "ninfer").working_on("tiny-cpu"):
         code, _, errors = ninfer("up", "tiny-cpu")
     assert code == ExitCode.USAGE and "another ninfer is working on tiny-cpu" in errors
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "A", "x" * 65])
+def test_a_name_that_could_be_a_path_is_refused(ninfer: Run, name: str) -> None:
+    code, _, errors = ninfer("up", "tiny-cpu", "--name", name or "/")
+    assert code == ExitCode.USAGE and "not a name" in errors
 
 
 def test_a_damaged_state_file_is_a_usage_error(ninfer: Run, tmp_path: Path) -> None:

@@ -126,6 +126,18 @@ def test_a_keyring_may_say_whom_to_trust(place: Path) -> None:
     assert ninfer(*arguments).code == 1
 
 
+def test_the_role_that_a_policy_trusts_is_the_role_that_is_asked(place: Path) -> None:
+    ReceiptStore(place / "receipts").write(receipt())
+    ninfer("key", "new", place / "root")
+    ninfer("key", "init", "--keyring", place / "ring", "--root-key", place / "root.key", "--add",
+           f"qualifier={place / 'key.pub'}")
+    (place / "policy.yaml").write_text(ninfer("gate", "--show-default-policy").out + "trustedRole: release\n")
+    arguments = ["gate", place / "a.lock.json", "--receipts", place / "receipts", "--keyring", place / "ring"]
+    assert ninfer(*arguments).code == 0
+    ran = ninfer(*arguments, "--policy", place / "policy.yaml")
+    assert (ran.code, "nobody has the role release" in ran.err) == (1, True)
+
+
 def test_a_baseline_that_cannot_be_compared_is_inconclusive(place: Path) -> None:
     path = ReceiptStore(place / "receipts").write(receipt())
     ran = gate(place, "--baseline", path)

@@ -1,14 +1,20 @@
 """What the fan-out plan does and in which order, seen in the evidence that it leaves."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from fault_model import Fault
-from probe_bench import probe
+from probe_bench import judge, probe
 
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.evidence import Step
-from ninfer_lifecycle.probes.plans import require_plan
+from ninfer_lifecycle.gates.plans import PLAN_PARTS, PROTOCOL_ERRORS, PROTOCOL_LINES
+from ninfer_lifecycle.probes.plans import Planned, make_plan, require_plan
+from ninfer_lifecycle.probes.protocol import LINES
+from ninfer_lifecycle.probes.steps import Base
+from ninfer_lifecycle.probes.templates import derive_nonce, exact_template
+from ninfer_lifecycle.profiles.schema import PlanName, ProbeSection
 
 
 def test_all_sizes_run_in_one_process_and_one_restart_separates_two_epochs(tmp_path: Path) -> None:
@@ -56,3 +62,31 @@ def test_an_unknown_plan_is_refused_with_the_names_of_those_there_are() -> None:
     with pytest.raises(UsageError) as raised:
         require_plan("fan-in")
     assert "sibling-continue" in raised.value.advice
+
+
+def test_a_profile_can_name_every_plan_and_no_other() -> None:
+    assert set(get_args(PlanName)) == set(PLAN_PARTS)
+
+
+def test_the_conformance_list_has_as_many_lines_as_its_claims_ask_for() -> None:
+    assert (len(LINES), sum(line.status >= 400 for line in LINES)) == (PROTOCOL_LINES, PROTOCOL_ERRORS)
+
+
+def test_several_rounds_and_restarts_make_as_many_steps_as_the_gates_look_for(tmp_path: Path) -> None:
+    section = ProbeSection(sizes=(200,), forks=2, repeats=2, restarts=2)
+    planned, journal = probe(tmp_path, section=section)
+    assert judge(planned, journal).not_passed == ()
+    assert [epoch.epoch for epoch in journal.epochs] == [0, 1, 2]
+    assert len({record.parent_response_id for record in journal.requests if record.step is Step.FORK}) == 2
+
+
+def test_two_runs_of_one_plan_send_no_template_twice(tmp_path: Path) -> None:
+    section = ProbeSection(sizes=(200,))
+    texts = {template_of(make_plan(section, nonce)) for nonce in ("one", "two")}
+    assert len(texts) == 2
+
+
+def template_of(planned: Planned) -> str:
+    """The first template of a plan under a tokenizer of one token a character."""
+    base = next(step for step in planned.steps if isinstance(step, Base))
+    return exact_template(base.template_tokens, derive_nonce(planned.schedule.nonce, f"template/{base.key}"), len).text

@@ -229,3 +229,32 @@ def test_the_same_faults_are_seen_through_an_address(tmp_path: Path) -> None:
     with FaultEngine([Fault.ALTERNATE_ANCHOR_ROOT]) as engine:
         measured = measure(wanted, engine.base_url, None, bench.wiring())
     assert measured.verdict.result is Result.FAILED
+
+
+def test_a_missing_image_is_told_before_a_model_is_made(tmp_path: Path) -> None:
+    class NoImage(FaultHost):
+        kind = "docker"
+
+        def image_id(self, reference: str) -> str:
+            raise HostError(f"no image {reference}", "build it")
+
+    bench = Bench(tmp_path, NoImage())
+    (tmp_path / "model").rmdir()
+    with pytest.raises(HostError, match="no image ninfer-engine:latest"):
+        bench.qualify()
+    assert not any("model" in line for line in bench.lines)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_image_is_part_of_the_configuration_by_its_id(tmp_path: Path) -> None:
+    class WithImage(FaultHost):
+        kind = "docker"
+
+        def image_id(self, reference: str) -> str:
+            return "sha256:" + "7" * 64
+
+    qualified = Bench(tmp_path, WithImage()).qualify()
+    assert qualified.prepared.configuration.image == "sha256:" + "7" * 64
+    assert qualified.prepared.configuration.engine_tree_sha256 is None
+    parts = {part.name: part.digest.sha256 for part in qualified.issued.receipt.predicate.configuration}
+    assert parts["image"] == "7" * 64

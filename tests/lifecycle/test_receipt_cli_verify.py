@@ -151,6 +151,16 @@ def test_age_and_policy_can_be_asked_for(good: Path, key: Path) -> None:
     assert ninfer("receipt", "verify", good, "--key", key, "--policy-sha256", "0" * 64).code == 1
 
 
+def test_a_chain_is_checked_where_the_receipt_before_is_given(tmp_path: Path, key: Path, good: Path) -> None:
+    store = ReceiptStore(tmp_path / "receipts")
+    second = store.write(receipt(head=store.head("tiny-cpu", "default"), finished_on=NOW - timedelta(minutes=9)))
+    third = store.write(receipt(head=store.head("tiny-cpu", "default"), finished_on=NOW - timedelta(minutes=8)))
+    ran = ninfer("receipt", "verify", second, "--key", key, "--previous", good)
+    assert (ran.code, "follows" in ran.out) == (0, True)
+    ran = ninfer("receipt", "verify", third, "--key", key, "--previous", good)
+    assert (ran.code, "a gap or a fork" in ran.err) == (1, True)
+
+
 def test_receipts_are_indexed_and_listed(tmp_path: Path, key: Path, good: Path) -> None:
     store = ReceiptStore(tmp_path / "receipts")
     store.write(receipt(COLD, head=chained(receipt()), finished_on=NOW - timedelta(minutes=30)))

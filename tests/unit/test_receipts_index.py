@@ -9,6 +9,7 @@ from receipt_cases import NOW, chained, honest_evidence, is_fork, receipt, signe
 
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.gates.verdict import Result
+from ninfer_lifecycle.receipts.errors import StoreError
 from ninfer_lifecycle.receipts.index import Query, ReceiptIndex
 from ninfer_lifecycle.receipts.store import ReceiptStore
 from ninfer_lifecycle.receipts.trust import Role, trust_keys
@@ -92,6 +93,18 @@ def test_an_index_under_other_trust_starts_over(folder: Path) -> None:
 
 def test_receipts_that_expired_are_still_told_of(folder: Path) -> None:
     assert ReceiptIndex(folder).update(TRUST, NOW + timedelta(days=400)).entries == 3
+
+
+def test_a_damaged_index_is_a_clear_error_and_is_made_anew_once_deleted(folder: Path) -> None:
+    index = ReceiptIndex(folder)
+    index.update(TRUST, NOW)
+    (folder / "index.sqlite").write_bytes(b"not a database, but long enough to be taken for one" * 50)
+    for use in (lambda: list(index.find(Query())), lambda: index.update(TRUST, NOW)):
+        with pytest.raises(StoreError) as refused:
+            use()
+        assert "Delete it" in refused.value.advice
+    (folder / "index.sqlite").unlink()
+    assert index.update(TRUST, NOW).entries == 3
 
 
 def test_a_folder_without_an_index_says_how_to_make_one(tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ def test_stricter_thresholds_of_the_run_are_kept() -> None:
     ({"min_sizes": 3}, "2 template sizes were probed"),
     ({"epochs": 3}, "2 lives of the engine"),
     ({"forks": 8}, "4 forks a template"),
+    ({"min_trials": 17}, "16 forks were sampled"),
     ({"required_checks": (CheckName.FORK_TO_COLD,)}, "there is no check fork_to_cold"),
     ({"thresholds": Thresholds(max_slowest_fork_to_cold_ppm=1)}, "slowest_fork_to_cold"),
     ({"max_miss_bound_ppm": 10_000}, "bound the miss rate"),

@@ -10,9 +10,10 @@ import random
 import time
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receipt_cases import check, expectations, receipt, signer
+from receipt_cases import check, receipt, signer
 
 from ninfer_lifecycle.errors import RefusedError
 from ninfer_lifecycle.receipts import bundle, dsse, strict_json
@@ -32,6 +33,22 @@ def test_canonical_json_is_read_back_as_it_was(value: object) -> None:
     assert strict_json.parse(raw, max_bytes=1_000_000) == value
     assert is_canonical(raw, value)
     assert json.loads(raw) == value
+
+
+@given(VALUES)
+def test_the_fast_encoder_gives_the_bytes_of_rfc_8785(value: object) -> None:
+    assert canonical(value) == rfc8785.dumps(value)
+
+
+ASCII_KEYS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(st.characters(max_codepoint=127), max_size=6), inner, max_size=4), max_leaves=12)
+
+
+@given(ASCII_KEYS)
+def test_the_fast_encoder_gives_them_for_any_text_and_any_ascii_key(value: object) -> None:
+    assert canonical(value) == rfc8785.dumps(value)
 
 
 # The sorting example of RFC 8785, section 3.2.3: keys in the order of their UTF-16 code units, not of code points.
@@ -119,8 +136,9 @@ def _fuzz_once(chance: random.Random) -> None:
     elif kind == 1:
         outcome = check(GOOD, raw=_mutate(GOOD.files[GOOD.bundle_name], chance))
     elif kind == 2:
-        signed = dsse.encode(dsse.sign(dsse.IN_TOTO, _mutate(payload, chance), [signer(1)]))
-        outcome = check(GOOD, raw=signed, expected=expectations(1))
+        # What a trusted key signs may say another CPU or another tool version; it must not crash who reads it.
+        check(GOOD, raw=dsse.encode(dsse.sign(dsse.IN_TOTO, _mutate(payload, chance), [signer(1)])))
+        return
     else:
         name = chance.choice(names)
         outcome = check(GOOD, files={name: _mutate(GOOD.files[name], chance)})

@@ -4,9 +4,12 @@ import dataclasses
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from receipt_cases import (
     LOCK,
     NOW,
@@ -25,7 +28,7 @@ from ninfer_engine.contract.base import canonical_json, sha256_hex
 from ninfer_lifecycle.errors import RefusedError
 from ninfer_lifecycle.gates.plans import Asked, summary_of
 from ninfer_lifecycle.gates.tally import Evidence
-from ninfer_lifecycle.gates.thresholds import QualificationPolicy, Thresholds
+from ninfer_lifecycle.gates.thresholds import PlanSummary, QualificationPolicy, Thresholds
 from ninfer_lifecycle.gates.verdict import Result
 from ninfer_lifecycle.receipts import dsse
 from ninfer_lifecycle.receipts.build import ReceiptFiles
@@ -392,3 +395,31 @@ def test_a_refused_verification_raises_with_its_step_where_a_receipt_is_required
 def test_a_failing_run_cannot_be_stated_as_passed_at_all() -> None:
     """The same evidence always gives the same verdict: there is nothing to pass in."""
     assert receipt(COLD).statement.predicate.result is Result.FAILED
+
+
+PLANS = st.builds(
+    lambda sizes, **more: PlanSummary(template_tokens=tuple(sorted(sizes)), **more),
+    st.sets(st.integers(1, 5000), min_size=1, max_size=3), epochs=st.integers(1, 3), forks=st.integers(1, 3),
+    saves=st.integers(0, 2), resumes=st.integers(0, 1))
+CHANGES = st.dictionaries(
+    st.sampled_from(["cached_tokens", "reused_tokens", "computed_tokens", "prompt_tokens", "counter_computed_tokens",
+                     "wall_us", "sibling", "http_status", "predicted_now_us"]),
+    st.none() | st.integers(-1, 6000), max_size=3) | st.dictionaries(
+    st.sampled_from(["error", "witness_conflict", "parent_response_id", "miss_reason"]), st.text(max_size=12),
+    max_size=2)
+
+
+@given(PLANS, st.lists(CHANGES, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_whatever_was_observed_an_honest_receipt_of_it_verifies(
+    plan: PlanSummary, changes: list[dict[str, Any]], chance: Random
+) -> None:
+    evidence = honest_evidence(plan)
+    for change in changes:
+        picked = chance.choice(evidence.requests)
+        evidence = spoil(evidence, lambda record, picked=picked: record is picked, **change)
+    limits = Thresholds(max_fork_to_cold_ppm=900_000, max_miss_bound_ppm=960_000, max_median_plan_error_ppm=500_000)
+    made = receipt(evidence, policy=QualificationPolicy(plan=plan, thresholds=limits))
+    found = check(made, expected=expectations(results=ANY)).require()
+    assert found.verdict == made.verdict
+    assert found.evidence == evidence

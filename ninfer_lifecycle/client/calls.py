@@ -1,8 +1,4 @@
-"""The typed client of the engine's HTTP API.
-
-Every call has a deadline for the whole exchange. A GET is tried again within its deadline when no connection could be
-made; a POST or DELETE is sent once, because a lost reply does not say whether the engine did it.
-"""
+"""The client itself: one method a route, one way to send, one way to read."""
 
 import json
 import time
@@ -12,14 +8,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from ninfer_engine.contract.base import Reply
 from ninfer_engine.contract.checkpoints import CheckpointStatus, DeleteReply, SaveReply
-from ninfer_engine.contract.diagnostics import NinferRecord
-from ninfer_engine.contract.errors import ErrorBody, ErrorCode
+from ninfer_engine.contract.errors import ErrorBody
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.errors import EngineError
+from ninfer_lifecycle.client.errors import (
+    EngineDeadlineError,
+    EngineProtocolError,
+    EngineReplyError,
+    EngineUnreachableError,
+)
+from ninfer_lifecycle.client.replies import Deleted, Health, HttpReply, ModelCard, ModelList, ResponseReply, TokenCount
 
 MAX_REPLY_BYTES = 64 * 2**20
 
@@ -37,119 +37,6 @@ class Deadlines:
 
 
 DEFAULT_DEADLINES = Deadlines()
-
-
-class EngineUnreachableError(EngineError):
-    """No connection, or it broke before the reply was whole."""
-
-
-class EngineDeadlineError(EngineError):
-    """No whole reply within the deadline."""
-
-
-class EngineProtocolError(EngineError):
-    """A reply that the contract does not know: not JSON, or fields missing."""
-
-
-class EngineReplyError(EngineError):
-    """The engine answered with an error body: `status`, `code` and `param` are its own."""
-
-    def __init__(self, status: int, code: str | None, message: str, param: str | None = None) -> None:
-        where = f" (parameter {param})" if param else ""
-        super().__init__(f"engine answered {status} {code or 'without a code'}: {message}{where}", _ADVICE.get(
-            code or "", "read the engine's log (`ninfer logs`) for the request"))
-        self.status = status
-        self.code = code
-        self.param = param
-
-
-_ADVICE: dict[str, str] = {
-    ErrorCode.INVALID_API_KEY.value: "give the key that the engine was started with (--api-key-file)",
-    ErrorCode.CONTEXT_LENGTH_EXCEEDED.value: "raise max_context in the profile, or send less",
-    ErrorCode.SERVER_OVERLOADED.value: "raise max_concurrency or max_pending_requests, or send fewer at once",
-    ErrorCode.REQUEST_QUEUE_TIMEOUT.value: "raise pending_timeout_ms, or send fewer at once",
-    ErrorCode.PREVIOUS_RESPONSE_NOT_FOUND.value: "send the whole input again: this response is not stored here",
-    ErrorCode.NOTHING_TO_SAVE.value: "store a response in the session before saving it",
-    ErrorCode.ENGINE_UNAVAILABLE.value: "the engine cannot serve; read its log and restart it",
-}
-
-
-class TokenDetails(Reply):
-    """`input_tokens_details`: prompt tokens that were not computed again; None: the engine left it out (a fault)."""
-
-    cached_tokens: int | None = None
-
-
-class ReasoningDetails(Reply):
-    """`output_tokens_details`."""
-
-    reasoning_tokens: int = 0
-
-
-class Usage(Reply):
-    """Token counts of a reply. An absent cached_tokens stays absent, never 0: the prober reports it as unreported."""
-
-    input_tokens: int
-    input_tokens_details: TokenDetails = TokenDetails()
-    output_tokens: int
-    output_tokens_details: ReasoningDetails = ReasoningDetails()
-    total_tokens: int
-
-
-class ResponseReply(BaseModel):
-    """A Responses reply. `ninfer` is absent when another engine of the family answers; `text` joins all output text."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
-
-    id: str
-    status: str
-    output: tuple[dict[str, Any], ...] = ()
-    usage: Usage | None = None
-    ninfer: NinferRecord | None = None
-
-    @property
-    def text(self) -> str:
-        """Output text of every message item, in order."""
-        parts = (part for item in self.output if item.get("type") == "message" for part in item.get("content", ()))
-        return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
-
-
-class ModelCard(Reply):
-    """One entry of /v1/models."""
-
-    id: str
-    max_model_len: int | None = None
-
-
-class _ModelList(Reply):
-    data: tuple[ModelCard, ...]
-
-
-class _TokenCount(Reply):
-    input_tokens: int
-
-
-class _Deleted(Reply):
-    id: str
-    deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """GET /health: whether the engine can serve, and the HTTP status that said so."""
-
-    ok: bool
-    http_status: int
-
-
-@dataclass(frozen=True, slots=True)
-class HttpReply:
-    """A raw reply: status, headers, body; `wall_s` from sending to the last byte."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    wall_s: float
 
 
 class EngineClient:
@@ -173,8 +60,10 @@ class EngineClient:
         self.deadlines = deadlines
         self._clock = clock
         self._sleep = sleep
+        # Kept for less time than servers do (uvicorn: 5 s): else a POST may meet a connection that is being closed.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=2.0)
         self._http = httpx.Client(base_url=self.base_url, headers=headers, transport=transport, trust_env=False,
-                                  limits=httpx.Limits(max_connections=None, max_keepalive_connections=8))
+                                  limits=limits)
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +93,7 @@ class EngineClient:
 
     def models(self) -> tuple[ModelCard, ...]:
         """What /v1/models lists."""
-        return _parse(_ModelList, _successful(self._get("/v1/models", {}, self.deadlines.quick_s))).data
+        return _parse(ModelList, _successful(self._get("/v1/models", {}, self.deadlines.quick_s))).data
 
     # Responses
 
@@ -219,7 +108,7 @@ class EngineClient:
     def input_tokens(self, body: Mapping[str, Any], session: str | None = None) -> int:
         """POST /v1/responses/input_tokens: tokens that this input would be. Changes nothing."""
         reply = self._once("POST", "/v1/responses/input_tokens", body, _session_header(session), self.deadlines.quick_s)
-        return _parse(_TokenCount, _successful(reply)).input_tokens
+        return _parse(TokenCount, _successful(reply)).input_tokens
 
     def get_response(self, response_id: str, session: str | None = None) -> ResponseReply:
         """A stored response; EngineReplyError with code response_not_found when there is none."""
@@ -230,7 +119,7 @@ class EngineClient:
         """Delete a stored response."""
         reply = self._once("DELETE", f"/v1/responses/{response_id}", None, _session_header(session),
                            self.deadlines.quick_s)
-        return _parse(_Deleted, _successful(reply)).deleted
+        return _parse(Deleted, _successful(reply)).deleted
 
     # Checkpoints
 
