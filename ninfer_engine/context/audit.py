@@ -82,8 +82,6 @@ def _index(inventory: Inventory) -> list[str]:
             found.append(f"the loss index of the {tier.value} tier is out of date")
     for need in (1, 1 << 40):
         for _, item in inventory.index.items(need):
-            loss = inventory.value.checkpoint_loss(item.node.checkpoint) if item.alone and item.node.checkpoint \
-                else inventory.value.subtree_loss(item.node)
-            if item.loss != loss or (not item.alone and item.device != item.node.device_pages):
+            if item.loss != inventory.value.subtree_loss(item.node) or item.device != item.node.device_pages:
                 found.append(f"the item index of node {item.node.id} is out of date")
     return found

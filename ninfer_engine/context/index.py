@@ -9,8 +9,8 @@ from heapq import merge
 
 from sortedcontainers import SortedList
 
-from ninfer_engine.context.tree import Checkpoint, Node, Tree
-from ninfer_engine.context.types import PAGE_TOKENS, Tier
+from ninfer_engine.context.tree import Node, Tree
+from ninfer_engine.context.types import Tier
 from ninfer_engine.context.value import Valuation
 
 KEY_BITS = 16
@@ -18,27 +18,19 @@ KEY_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that frees pages when given up: the subtree of `node`, or (`alone`) only the checkpoint of a node that
-    others stand on, for its tail page. Pages by tier are exact for subtrees; a tail page may turn out to be shared."""
+    """What giving up everything at and below `node` costs, and the pages that it frees by tier."""
 
     node: Node
-    alone: bool
     loss: int
     device: int
     host: int
-
-    @property
-    def pages(self) -> int:
-        """Pages freed on either tier."""
-        return self.device + self.host
 
 
 class Index:
     """Follows a tree. `refresh` takes up what changed; the first entries of a list cost O(log n).
 
     by_loss: (loss, checkpoint id) of images a tier. device_by_mass: (mass, checkpoint id) of device images.
-    demotable: (bits of mass, node id) of nodes with own pages on device that no running sequence needs; a page's later reads
-    are priced by mass rounded up to a power of two, so that siblings of nearly equal weight stay interchangeable.
+    demotable: (mass, node id) of nodes with own pages on device that no running sequence needs.
     """
 
     def __init__(self, tree: Tree, value: Valuation) -> None:
@@ -50,7 +42,7 @@ class Index:
         self.nodes: dict[int, Node] = {}
         self._by_density: list[SortedList] = []
         self._by_cost: list[SortedList] = []
-        self._items: dict[tuple[int, int], Item] = {}
+        self._items: dict[int, Item] = {}
         self._entries: dict[int, list[tuple[SortedList, tuple[int, ...]]]] = {}
 
     def refresh(self) -> None:
@@ -64,25 +56,32 @@ class Index:
         self._tree.changed.clear()
 
     def items(self, need: int) -> Iterator[tuple[int, Item]]:
-        """Items by rising lower bound of loss / min(pages, need), in units of 2**-KEY_BITS, with that bound.
+        """Subtrees by rising lower bound of loss / min(pages, need), in units of 2**-KEY_BITS, with that bound.
 
-        Items are kept by size class, pages in [2**c, 2**(c+1)): a class that meets the need with any one item is walked by
+        They are kept by size class, pages in [2**c, 2**(c+1)): a class that meets the need with any one subtree is walked by
         loss, a smaller one by loss a page. So thousands of large cheap subtrees do not stand before the small one.
         """
-        lists = []
-        for size, (dense, cost) in enumerate(zip(self._by_density, self._by_cost, strict=True)):
-            if 1 << size >= need:
-                lists.append(((loss << KEY_BITS) // need, node_id, alone) for loss, node_id, alone in cost)
-            else:
-                lists.append(iter(dense))
-        for key, node_id, alone in merge(*lists):
-            yield key, self._items[node_id, alone]
+        for key, node_id in merge(*(self._walk(size, need) for size in range(len(self._by_density)))):
+            yield key, self._items[node_id]
+
+    def items_within(self, need: int, price: int, gap: int) -> Iterator[Item]:
+        """Every subtree whose loss less `price` a page (no more than `need` of them) is below `gap`, and some others."""
+        for size in range(len(self._by_density)):
+            least = min(1 << size, need)
+            for key, node_id in self._walk(size, need):
+                if ((key >> KEY_BITS) - price) * least >= gap:
+                    break
+                yield self._items[node_id]
+
+    def _walk(self, size: int, need: int) -> Iterator[tuple[int, int]]:
+        if 1 << size >= need:
+            return (((loss << KEY_BITS) // need, node_id) for loss, node_id in self._by_cost[size])
+        return iter(self._by_density[size])
 
     def _forget(self, node_id: int) -> None:
         for sorted_list, key in self._entries.pop(node_id, ()):
             sorted_list.remove(key)
-        self._items.pop((node_id, 0), None)
-        self._items.pop((node_id, 1), None)
+        self._items.pop(node_id, None)
         self.nodes.pop(node_id, None)
 
     def _enter(self, node: Node) -> None:
@@ -95,34 +94,23 @@ class Index:
             entries.append((self.by_loss[checkpoint.tier], (loss, checkpoint.id)))
             if checkpoint.tier is Tier.DEVICE:
                 entries.append((self.device_by_mass, (checkpoint.mass, checkpoint.id)))
-            if node.checkpoints > 1 or node.pins_below or not node.owned:
-                self._enter_tail(node, checkpoint, loss, entries)
         if node.parent is not None and not node.pins_below:
-            loss = self._value.subtree_loss(node)
-            self._enter_item(Item(node, False, loss, node.device_pages, node.host_pages), entries)
+            self._enter_item(node, entries)
             if node.own_device:
-                entries.append((self.demotable, (node.mass.bit_length(), node.id)))
+                entries.append((self.demotable, (node.mass, node.id)))
         for sorted_list, key in entries:
             sorted_list.add(key)
         self._entries[node.id] = entries
         self.nodes[node.id] = node
 
-    def _enter_tail(self, node: Node, checkpoint: Checkpoint, loss: int,
-                    entries: list[tuple[SortedList, tuple[int, ...]]]) -> None:
-        if not node.frontier % PAGE_TOKENS or checkpoint.image_pins:
+    def _enter_item(self, node: Node, entries: list[tuple[SortedList, tuple[int, ...]]]) -> None:
+        pages = node.device_pages + node.host_pages
+        if not pages:
             return
-        on_host = node.pages[-1] in self._tree.on_host
-        self._enter_item(Item(node, True, loss, int(not on_host), int(on_host)), entries)
-
-    def _enter_item(self, item: Item, entries: list[tuple[SortedList, tuple[int, ...]]]) -> None:
-        if not item.pages:
-            return
-        pages = item.pages + (0 if item.alone else item.node.joined)  # a joined node may free the tail above as well
-        size = pages.bit_length() - 1
+        loss, size = self._value.subtree_loss(node), pages.bit_length() - 1
         while len(self._by_density) <= size:
             self._by_density.append(SortedList())
             self._by_cost.append(SortedList())
-        tag = (item.node.id, int(item.alone))
-        entries.append((self._by_density[size], ((item.loss << KEY_BITS) // pages, *tag)))
-        entries.append((self._by_cost[size], (item.loss, *tag)))
-        self._items[tag] = item
+        entries.append((self._by_density[size], ((loss << KEY_BITS) // pages, node.id)))
+        entries.append((self._by_cost[size], (loss, node.id)))
+        self._items[node.id] = Item(node, loss, node.device_pages, node.host_pages)

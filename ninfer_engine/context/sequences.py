@@ -28,6 +28,10 @@ class Sequence:
     last_frontier: int = 0
     began_at: int = 0
 
+    def nodes(self) -> list[Node]:
+        """The nodes that it pins."""
+        return [node for node in (self.resumed, self.published) if node is not None]
+
     def fresh(self, frontier: int) -> float:
         """The share of the tokens before `frontier` that this sequence computed itself."""
         return 1.0 - self.began_at / frontier

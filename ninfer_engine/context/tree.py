@@ -372,26 +372,9 @@ class Tree:
         (self.on_host.update if tier is Tier.HOST else self.on_host.difference_update)(pages)
         self._recount(node)
 
-    def holders(self, page: PageId) -> list[Node]:
-        """Nodes that list a page which several list, shallow first; empty for a page of one node."""
-        return self._joint.get(page, [])
-
-    def spare_tail(self, node: Node) -> bool:
-        """Whether the tail page above, which a joined node goes on in, could be freed with it: its owner has other company, so that it
-        lives on when everything at and below `node` is gone, and would free its tail only by losing its own checkpoint."""
-        if not node.joined:
-            return False
-        above, branch = node.parent, node
-        while above is not None and not above.pages:
-            above, branch = above.parent, above
-        if above is None:
-            return False
-        others = above.checkpoints - branch.checkpoints - (above.checkpoint is not None)
-        return others > 0 or above.pins_below > branch.pins_below
-
-    def device_tail(self, node: Node, count: int, without: frozenset[PageId]) -> list[PageId]:
+    def device_tail(self, node: Node, count: int) -> list[PageId]:
         """The last `count` pages that a node owns on the device, in order: what is demoted first."""
-        mine = [page for page in node.pages[node.joined:] if page not in self.on_host and page not in without]
+        mine = [page for page in node.pages[node.joined:] if page not in self.on_host]
         return mine[len(mine) - count:]
 
     def _recount(self, node: Node) -> None:

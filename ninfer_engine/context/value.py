@@ -6,8 +6,7 @@ The model that plans are optimal under, and that the brute-force tests price:
 - While it is there, that costs a read of its image, at the price of its tier.
 - Given up, its mass resumes at the nearest checkpoint that remains above it (position 0 at worst): a read at the host's price and
   the computation between the two, potential(c) - potential(a).
-- A page that is demoted costs its bytes now, and a read for every weight at or below the node that owns it, counted up to
-  the next power of two.
+- A page that is demoted costs its way down now and, once, its way back.
 
 What the model leaves out, on purpose: that reading pages back from the host makes a checkpoint a little less worth keeping (about
 half a percent of computing the same tokens, on the published figures), and that heirs of a device image read faster.
@@ -78,15 +77,3 @@ class Valuation:
     def subtree_loss(self, node: Node) -> int:
         """Stored loss of giving up every checkpoint at and below `node`."""
         return node.energy - node.mass * self.below(node)
-
-    def removal_loss(self, victims: "list[Checkpoint]") -> int:
-        """Stored loss of giving up any set of checkpoints together: at least the sum of the single losses."""
-        gone = {victim.id for victim in victims}
-        total = 0
-        for victim in victims:
-            anchor = victim.node.anchor()
-            while anchor is not None and anchor.checkpoint is not None and anchor.checkpoint.id in gone:
-                anchor = anchor.anchor()
-            remains = self.potential(anchor.frontier) if anchor is not None else 0
-            total += victim.mass * (self.worth(victim.node.frontier, victim.tier) - remains)
-        return total

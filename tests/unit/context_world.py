@@ -230,12 +230,14 @@ def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height,
         now += prices.image_device_read if candidate.tier is Tier.DEVICE else prices.image_host_read
     need -= inventory.capacities.device_pages - len([p for p in tree.references if p not in tree.on_host])
     room = inventory.capacities.host_pages - len(tree.on_host)
-    owners = _owners(cache)
+    own = {page for sequence in inventory.sequences.values() for page in sequence.own}
     pool = [c for c in checkpoints if c is not candidate and not c.image_pins]
     best: int | None = None
     for size in range(len(pool) + 1):
         for victims in combinations(pool, size):
             gone = {v.id for v in victims}
+            if any(below.id not in gone for v in victims for below in _below(v)) or any(v.node.pins_below for v in victims):
+                continue  # a checkpoint that others, or running sequences, stand on is never given up for pages
             used = set(held)
             for survivor in checkpoints:
                 if survivor.id not in gone:
@@ -243,26 +245,18 @@ def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height,
             freed = set(tree.references) - used
             host_freed = len(freed & tree.on_host)
             missing = need - len(freed - tree.on_host)
-            sources = sorted(owners[p] for p in used - still - tree.on_host if p in owners)
-            if missing > room + host_freed or missing > len(sources):
+            sources = len(used - still - tree.on_host - own)
+            if missing > room + host_freed or missing > sources:
                 continue
             cost = now * unit + _loss(victims, gain, height, mass, above)
-            cost += sum(unit * prices.page_demote + ((prices.page_read << bits) if bits else 0)
-                        for bits in sources[:max(0, missing)])
+            cost += unit * (prices.page_demote + prices.page_read) * max(0, missing)
             if best is None or cost < best:
                 best = cost
     return best
 
 
-def _owners(cache: ContextCache) -> dict[int, int]:
-    """Bits of the weight at or below the node that owns each page of the tree."""
-    found: dict[int, int] = {}
-    for root in cache._inventory.tree.roots.values():
-        for node in root.subtree():
-            weight = sum(n.checkpoint.mass for n in node.subtree() if n.checkpoint is not None)
-            for page in node.pages[node.joined:]:
-                found[page] = weight.bit_length()
-    return found
+def _below(checkpoint: Checkpoint) -> list[Checkpoint]:
+    return [n.checkpoint for n in checkpoint.node.subtree() if n.checkpoint is not None]
 
 
 def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
