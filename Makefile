@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The main job on the embedded default: child process, tiny hybrid model, CPU, quick sizes; the receipt is verified.
 qualify: $(READY)
-	$(BIN)/ninfer qualify tiny-cpu --host process
+	$(BIN)/ninfer qualify tiny-cpu --host process --receipts-dir runs/receipts
 
 # Everything that CI checks, short of real containers (see e2e).
 test: lint types walls unit
@@ -25,7 +25,7 @@ walls: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/pytest tests/unit tests/engine tests/lifecycle
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests/unit tests/engine tests/lifecycle
 
 # Real containers: needs a Docker daemon; scripts/docker_up.sh starts one where none answers.
 e2e: $(READY)

@@ -2,9 +2,10 @@
 
     python benchmarks/planner_bench.py [requests a size]
 
-The inventory is a fleet: templates of 2,048 to 16,384 tokens with forks that were stored, some continued, in the course of two hours;
-device pages, host pages, slots and catalog are full. The requests: forks of random templates (70%), continuations of random
-forks (20%), strangers of 2,000 tokens (10%). Plans are timed alone and then committed, so that the inventory keeps changing.
+The inventory is a fleet: templates of 2,048 to 16,384 tokens with forks that were stored, some continued, in the
+course of two hours; device pages, host pages, slots and catalog are full. The requests: forks of random templates
+(70%), continuations of random forks (20%), strangers of 2,000 tokens (10%). Plans are timed alone and then committed,
+so that the inventory keeps changing.
 """
 
 import random
@@ -30,8 +31,21 @@ class Fleet:
         self.now = 0.0
         pages = 400 + templates * 140 + checkpoints * 2
         self.cache = ContextCache(
-            Capacities(checkpoints // 5, checkpoints - checkpoints // 5, pages, pages // 2 * PAGE, PAGE, IMAGE, checkpoints,
-                       64, 2, 4), HYBRID_27B_5090, Policy(ladder=0))
+            Capacities(
+                checkpoints // 5,
+                checkpoints - checkpoints // 5,
+                pages,
+                pages // 2 * PAGE,
+                PAGE,
+                IMAGE,
+                checkpoints,
+                64,
+                2,
+                4,
+            ),
+            HYBRID_27B_5090,
+            Policy(ladder=0),
+        )
         self.bases: list[TokenArray] = []
         self.forks: list[TokenArray] = []
         self.plan_ns: list[int] = []
@@ -103,9 +117,11 @@ def main() -> None:
         for _ in range(requests):
             fleet.step()
         held = len(fleet.cache.checkpoints_by_id())
-        print(f"{held:11,} {quantile(fleet.plan_ns, 0.5):12.0f} {quantile(fleet.plan_ns, 0.99):12.0f} "
-              f"{quantile(fleet.plan_ns, 1):12.0f} {quantile(fleet.publish_ns, 0.5):15.0f} "
-              f"{quantile(fleet.publish_ns, 0.99):15.0f}")
+        print(
+            f"{held:11,} {quantile(fleet.plan_ns, 0.5):12.0f} {quantile(fleet.plan_ns, 0.99):12.0f} "
+            f"{quantile(fleet.plan_ns, 1):12.0f} {quantile(fleet.publish_ns, 0.5):15.0f} "
+            f"{quantile(fleet.publish_ns, 0.99):15.0f}"
+        )
 
 
 if __name__ == "__main__":

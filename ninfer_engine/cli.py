@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from ninfer_engine import __version__
 from ninfer_engine.contract.flags import EngineFlags, option_name
+from ninfer_engine.store_cli import store_app
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -76,6 +77,9 @@ def make_model(
 
     digest = write(directory, seed=seed, layers=layers)
     typer.echo(json.dumps({"directory": str(directory), "sha256": digest}) if as_json else f"{digest}  {directory}")
+
+
+app.add_typer(store_app, name="store")
 
 
 @app.command("flags")

@@ -6,7 +6,7 @@ engine did not report is absent (None, and no key in the file), never 0.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ninfer_engine.contract.base import Document, canonical_json
 
@@ -40,6 +40,10 @@ class RequestEvidence(Document):
 
     step other: a request of a plan beside fan-out; `purpose` is the claim that it serves, and expected_reuse_tokens
     what the prober's ledger says that it can resume at when nothing was lost.
+
+    longest_gap_us: of a streamed reply, the longest silence between two pieces of output; decode_us: from the first to
+    the last piece by the prober's clock; engine_decode_us the same by the engine's. engine: "baseline" where it was not
+    the engine under test that answered; block: which block of a paired comparison the request belongs to.
     """
 
     request_id: str
@@ -73,6 +77,11 @@ class RequestEvidence(Document):
     engine_ttft_us: int | None = None
     restore_us: int | None = None
     predicted_now_us: int | None = None
+    longest_gap_us: int | None = None
+    decode_us: int | None = None
+    engine_decode_us: int | None = None
+    engine: Literal["baseline"] | None = None
+    block: int | None = None
 
 
 class SaveEvidence(Document):
@@ -104,7 +113,7 @@ class EpochEvidence(Document):
     A restart is proved by the work counter falling, not by having asked for it. prefill_counter_before: the counter
     when this life was first seen; prefill_counter_after: when it was last seen. exit_code, oom_killed and stop_reason
     tell how this life ended; absent while it runs. identity_sha256: of the status document's identity without
-    server_instance_id.
+    server_instance_id. interrupted: the run was interrupted in this life and taken up again in the next.
     """
 
     epoch: int
@@ -118,6 +127,7 @@ class EpochEvidence(Document):
     prefill_counter_before: int | None = None
     prefill_counter_after: int | None = None
     identity_sha256: str
+    interrupted: bool | None = None
 
 
 class FactEvidence(Document):
@@ -153,3 +163,21 @@ class StepEvidence(Document):
 def jsonl(records: Sequence[Document]) -> bytes:
     """Canonical JSON lines of `records`; absent measurements are absent keys. The bytes that a digest is taken of."""
     return b"".join(canonical_json(record.model_dump(mode="json", exclude_none=True)) + b"\n" for record in records)
+
+
+RecordT = TypeVar("RecordT", bound=Document)
+
+
+def printable(text: str) -> str:
+    """`text` with every lone surrogate, which no UTF-8 file can hold, as U+FFFD; pairs become their character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def writable(record: RecordT) -> RecordT:
+    """`record` with nothing in it that a file cannot hold. Texts of an engine's errors are as the engine wrote them."""
+    try:
+        jsonl([record])
+    except UnicodeEncodeError:
+        texts = {name: printable(value) for name, value in record if isinstance(value, str)}
+        return record.model_copy(update=texts)
+    return record

@@ -35,18 +35,23 @@ def _node(inventory: Inventory, node: Node) -> list[str]:
     mass = (checkpoint.mass if checkpoint else 0) + sum(c.mass for c in below)
     worth = checkpoint.mass * inventory.value.worth(node.frontier, checkpoint.tier) if checkpoint else 0
     sums = {
-        "mass": (node.mass, mass), "energy": (node.energy, worth + sum(c.energy for c in below)),
+        "mass": (node.mass, mass),
+        "energy": (node.energy, worth + sum(c.energy for c in below)),
         "checkpoints": (node.checkpoints, int(checkpoint is not None) + sum(c.checkpoints for c in below)),
         "pins": (node.pins_below, node.pins + sum(c.pins_below for c in below)),
         "device pages": (node.device_pages, node.own_device + sum(c.device_pages for c in below)),
         "host pages": (node.host_pages, node.own_host + sum(c.host_pages for c in below)),
     }
-    found += [f"{name}: {what} is {kept}, counted {counted}" for what, (kept, counted) in sums.items() if kept != counted]
-    owned = node.pages[node.joined:]
+    found += [
+        f"{name}: {what} is {kept}, counted {counted}" for what, (kept, counted) in sums.items() if kept != counted
+    ]
+    owned = node.pages[node.joined :]
     on_host = sum(page in inventory.tree.on_host for page in owned)
     if (node.own_device, node.own_host) != (len(owned) - on_host, on_host):
         found.append(f"{name}: pages by tier are miscounted")
-    if node.joined != bool(node.pages and any(node.pages[0] in above.pages for above in node.ancestors() if above is not node)):
+    if node.joined != bool(
+        node.pages and any(node.pages[0] in above.pages for above in node.ancestors() if above is not node)
+    ):
         found.append(f"{name}: it is wrong about sharing its first page with a node above")
     if mass < 0 or (checkpoint is not None and (checkpoint.weight < 0 or checkpoint.heirs < 0)):
         found.append(f"{name}: a weight is negative")
@@ -65,8 +70,12 @@ def _room(inventory: Inventory) -> list[str]:
     images = {tier: sum(c.tier is tier for c in inventory.checkpoints.values()) for tier in Tier}
     if (inventory.device_images, inventory.host_images) != (images[Tier.DEVICE], images[Tier.HOST]):
         found.append("images by tier are miscounted")
-    for what, free in (("device pages", inventory.free_device_pages), ("host pages", inventory.free_host_pages),
-                       ("device slots", inventory.free_device_images), ("host slots", inventory.free_host_images)):
+    for what, free in (
+        ("device pages", inventory.free_device_pages),
+        ("host pages", inventory.free_host_pages),
+        ("device slots", inventory.free_device_images),
+        ("host slots", inventory.free_host_images),
+    ):
         if free < 0:
             found.append(f"{what} are overcommitted by {-free}")
     return found
@@ -77,7 +86,9 @@ def _index(inventory: Inventory) -> list[str]:
     found = []
     for tier in Tier:
         kept = list(inventory.index.by_loss[tier])
-        counted = sorted((inventory.value.checkpoint_loss(c), c.id) for c in inventory.checkpoints.values() if c.tier is tier)
+        counted = sorted(
+            (inventory.value.checkpoint_loss(c), c.id) for c in inventory.checkpoints.values() if c.tier is tier
+        )
         if kept != counted:
             found.append(f"the loss index of the {tier.value} tier is out of date")
     for need in (1, 1 << 40):

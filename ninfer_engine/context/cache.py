@@ -13,22 +13,32 @@ The life of a request:
     cache.store_continuation(...)                   for a stored response
     released = cache.end(sequence_id)               on every way out, cancelled or failed too
 
-Between plan and begin (publish_plan and publish) nothing else may change the cache: a stale plan is refused. When memory fails while
-carrying out moves, `abort` says so and the brain is as it was before the plan.
+Between plan and begin (publish_plan and publish) nothing else may change the cache: a stale plan is refused. When
+memory fails while carrying out moves, `abort` says so and the brain is as it was before the plan.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Ids
+from dataclasses import replace
 from typing import assert_never
 
 from ninfer_engine.context.audit import findings
 from ninfer_engine.context.catalog import Catalog, Continuation
 from ninfer_engine.context.costs import CostModel
 from ninfer_engine.context.errors import BlockedPlanError, ContextError, PageCountError, StalePlanError
+from ninfer_engine.context.evidence import note_publication, note_resume, publication
 from ninfer_engine.context.inventory import Inventory
-from ninfer_engine.context.lineage import check_restore, checkpoint_record, lineage_of, plan_restore, restore
+from ninfer_engine.context.lineage import (
+    check_loaded,
+    check_restore,
+    checkpoint_record,
+    lineage_of,
+    plan_restore,
+    restore,
+)
 from ninfer_engine.context.planning import plan_request
-from ninfer_engine.context.publishing import held_weight, publish_plan
+from ninfer_engine.context.publishing import publish_plan
+from ninfer_engine.context.reserving import Reservation, reserve, unpin, use_room
 from ninfer_engine.context.sequences import Sequence
 from ninfer_engine.context.tokens import TokenString
 from ninfer_engine.context.tree import Checkpoint, Node, Tombstone
@@ -82,7 +92,8 @@ class ContextCache:
     def begin(self, plan: Plan, sequence_id: str, new_page_ids: Ids[PageId]) -> None:
         """Commit a plan whose moves were carried out: the sequence runs from here.
 
-        new_page_ids: exactly plan.new_pages fresh ids on the device, the copy of resume.tail_page first when there is one.
+        new_page_ids: exactly plan.new_pages fresh ids on the device, the copy of resume.tail_page first where there is
+        one.
         Raises StalePlanError, BlockedPlanError, PageCountError; then nothing has changed.
         """
         inventory = self._inventory
@@ -102,21 +113,32 @@ class ContextCache:
         self._carry(plan.moves, plan.touched)
         self._give_up(plan.evicted, request.request_id, request.now)
         if resumed is not None:
-            self._note_resume(resumed, request)
+            note_resume(inventory, resumed, request)
         inventory.tree.reference(list(new_page_ids))
         inventory.sequences[sequence_id] = Sequence(
-            id=sequence_id, request_id=request.request_id, salt=request.salt, session=request.session,
-            parent_response_id=request.parent_response_id, tokens=request.tokens, prompt_length=len(request.tokens),
-            resumed=resumed.node if resumed else None, first_page=plan.resume.frontier // PAGE_TOKENS,
-            own=tuple(new_page_ids), reading=resumed, last_frontier=plan.resume.frontier,
+            id=sequence_id,
+            request_id=request.request_id,
+            salt=request.salt,
+            session=request.session,
+            parent_response_id=request.parent_response_id,
+            tokens=request.tokens,
+            prompt_length=len(request.tokens),
+            resumed=resumed.node if resumed else None,
+            first_page=plan.resume.frontier // PAGE_TOKENS,
+            own=tuple(new_page_ids),
+            reading=resumed,
+            last_frontier=plan.resume.frontier,
             began_at=plan.resume.frontier,
+            shared=plan.resume.checkpoint,
         )
         if plan.miss is not None:
             inventory.misses[plan.miss.kind] = inventory.misses.get(plan.miss.kind, 0) + 1
         inventory.settle()
 
     def abort(self, plan: Plan | PublishPlan) -> None:
-        """Give up a plan that was not committed. Plans are pure, so the brain is as it was before; the plan is stale now."""
+        """Give up a plan that was not committed. Plans are pure: the brain is as it was before, and the plan is
+        stale.
+        """
         if plan.version == self._inventory.version:
             self._inventory.version += 1
 
@@ -127,11 +149,12 @@ class ContextCache:
 
     # --- publishing ---
 
-    def publish_plan(self, sequence_id: str, frontier: int, kind: CheckpointKind, now: float,
-                     generated: TokenString | None = None) -> PublishPlan:
+    def publish_plan(
+        self, sequence_id: str, frontier: int, kind: CheckpointKind, now: float, generated: TokenString | None = None
+    ) -> PublishPlan:
         """How an image at `frontier` finds room. Pure but for `image_read` and for `generated`.
 
-        generated: all reply tokens so far, needed when the frontier is beyond the prompt. Frontiers of one sequence rise.
+        generated: all reply tokens so far, needed when the frontier is beyond the prompt. A sequence's frontiers rise.
         Raises UnknownSequenceError, ContextError for a frontier that is not beyond the last one or not known.
         """
         sequence = self._inventory.sequence(sequence_id)
@@ -141,7 +164,8 @@ class ContextCache:
         if not sequence.last_frontier < frontier <= len(sequence.tokens):
             raise ContextError(
                 f"frontier {frontier} is not in ({sequence.last_frontier}, {len(sequence.tokens)}]",
-                "publish in rising order and pass `generated` for frontiers inside the reply")
+                "publish in rising order and pass `generated` for frontiers inside the reply",
+            )
         return publish_plan(self._inventory, sequence_id, frontier, kind, now)
 
     def publish(self, plan: PublishPlan, image_id: ImageId | None = None) -> CheckpointId | None:
@@ -169,16 +193,16 @@ class ContextCache:
         else:
             inventory.pin(node)
         sequence.published = node
-        weight = self._held(sequence, plan)
+        weight = publication(inventory, sequence, plan)
         checkpoint = inventory.attach(node, plan.kind, image_id, plan.tier, weight)
-        self._expect(checkpoint, sequence, plan)
-        checkpoint.sessions.add(sequence.session or "")
+        note_publication(inventory, checkpoint, sequence, plan)
         sequence.last_frontier = plan.frontier
         inventory.settle()
         return checkpoint.id
 
-    def store_continuation(self, sequence_id: str, response_id: str, session: str | None,
-                           endpoint: CheckpointId | None, now: float) -> Stored:
+    def store_continuation(
+        self, sequence_id: str, response_id: str, session: str | None, endpoint: CheckpointId | None, now: float
+    ) -> Stored:
         """Enter a stored response in the private catalog, with the anchors it was admitted through.
 
         endpoint: what `publish` returned for the end of the reply; None: the reply's end was not worth an image.
@@ -190,8 +214,18 @@ class ContextCache:
         anchors = self._anchors(start, exclude=endpoint)
         weight = inventory.scale.stored(self.policy.stored, now)
         loss = weight * (inventory.value.potential(len(sequence.tokens)) - self._nearest_potential(anchors))
-        entry = Continuation(response_id, session, sequence.salt, sequence.parent_response_id, sequence.tokens,
-                             endpoint, anchors, weight, loss, 0)
+        entry = Continuation(
+            response_id,
+            session,
+            sequence.salt,
+            sequence.parent_response_id,
+            sequence.tokens,
+            endpoint,
+            anchors,
+            weight,
+            loss,
+            0,
+        )
         evicted = self._catalog.add(entry, now)
         inventory.settle()
         return Stored(endpoint, anchors, evicted)
@@ -238,7 +272,9 @@ class ContextCache:
         """How a saved lineage finds room. Pure. Raises LineageError for one that contradicts itself."""
         return plan_restore(self._inventory, lineage, now)
 
-    def restore_lineage(self, plan: RestorePlan, images: Mapping[ImageId, ImageId], pages: Mapping[PageId, PageId]) -> Restored:
+    def restore_lineage(
+        self, plan: RestorePlan, images: Mapping[ImageId, ImageId], pages: Mapping[PageId, PageId]
+    ) -> Restored:
         """Enter a restored lineage as one operation, once plan.moves are carried out and plan.load_* lie in memory.
 
         images, pages: present ids by the ids in the records. Raises StalePlanError, LineageError; then nothing changed.
@@ -247,6 +283,44 @@ class ContextCache:
         self._carry(plan.moves, plan.touched)
         self._give_up(plan.evicted, "restore", plan.now)
         return restore(self._inventory, self._catalog, plan, images, pages)
+
+    def resumable(self, tokens: TokenString, salt: str) -> int:
+        """The deepest frontier that a prompt of these tokens can resume from as things are; 0: root."""
+        match = self._inventory.tree.match(salt, tokens) if self.policy.reuse else None
+        found = (n.frontier for n in match.path if n.checkpoint and n.frontier < len(tokens)) if match else ()
+        return max(found, default=0)
+
+    def reserve_restore(self, plan: RestorePlan) -> Reservation:
+        """Commit a restore's moves, carried out just now, and keep its room while plan.load_* are read; others go on.
+
+        End in `restore_reserved` or `abandon_restore`. Raises StalePlanError.
+        """
+        if plan.version != self._inventory.version:
+            raise StalePlanError("restore plan")
+        self._carry(plan.moves, plan.touched)
+        self._give_up(plan.evicted, "restore", plan.now)
+        return reserve(self._inventory, plan)
+
+    def restore_reserved(
+        self, reservation: Reservation, images: Mapping[ImageId, ImageId], pages: Mapping[PageId, PageId]
+    ) -> Restored:
+        """Enter a lineage whose plan.load_* lie in memory, as `restore_lineage`. Loaded things that a sequence has
+        published meanwhile come back as `released`. Raises LineageError; then nothing changed."""
+        check_loaded(reservation.plan, images, pages)
+        use_room(self._inventory, reservation)
+        done = restore(self._inventory, self._catalog, reservation.plan, images, pages)
+        freed = unpin(self._inventory, reservation)
+        self._inventory.settle()
+        return replace(done, released=Released((*done.released.pages, *freed), done.released.images))
+
+    def abandon_restore(self, reservation: Reservation) -> Released:
+        """The restore failed or is not wanted: its room is free again. Does nothing the second time."""
+        if not reservation.open:
+            return Released()
+        use_room(self._inventory, reservation)
+        freed = unpin(self._inventory, reservation)
+        self._inventory.settle()
+        return self._inventory.released(freed)
 
     def checkpoints(self, now: float) -> tuple[CheckpointRecord, ...]:
         """Every checkpoint there is, shallow first. O(inventory)."""
@@ -259,16 +333,28 @@ class ContextCache:
         """The live checkpoints, to look at and not to change."""
         return self._inventory.checkpoints
 
+    @property
+    def version(self) -> int:
+        """Rises with every change; two equal readings mean that nothing has changed between."""
+        return self._inventory.version
+
     def occupancy(self) -> Occupancy:
         """Counts for the status document."""
         inventory = self._inventory
         on_host = len(inventory.tree.on_host)
         return Occupancy(
-            device_images=inventory.device_images, host_images=inventory.host_images,
-            device_pages=len(inventory.tree.references) - on_host, host_pages=on_host,
-            continuations=len(self._catalog.entries), checkpoints=len(inventory.checkpoints),
-            running=len(inventory.sequences), private_evictions=self._catalog.evictions,
-            shared_evictions=inventory.shared_evictions, misses=dict(inventory.misses),
+            device_images=inventory.device_images,
+            host_images=inventory.host_images,
+            device_pages=len(inventory.tree.references) - on_host,
+            host_pages=on_host,
+            continuations=len(self._catalog.entries),
+            checkpoints=len(inventory.checkpoints),
+            running=len(inventory.sequences),
+            private_evictions=self._catalog.evictions,
+            shared_prefixes=len(inventory.shared),
+            shared_references=sum(sequence.shared in inventory.shared for sequence in inventory.sequences.values()),
+            shared_evictions=inventory.shared_evictions,
+            misses=dict(inventory.misses),
         )
 
     def held(self) -> Released:
@@ -306,36 +392,6 @@ class ContextCache:
                 case _:
                     assert_never(move)
 
-    def _note_resume(self, checkpoint: Checkpoint, request: PlanRequest) -> None:
-        """A child begins: one more fork to expect, and what was awaited has come. A grandchild makes its line a conversation."""
-        inventory, policy = self._inventory, self.policy
-        inventory.add_weight(checkpoint, own=inventory.scale.stored(policy.resumed, request.now)
-                             - self._settled(checkpoint.awaited))
-        checkpoint.awaited = 0
-        checkpoint.resumes += 1
-        checkpoint.sessions.add(request.session or "")
-        for node in checkpoint.node.ancestors():
-            above = node.checkpoint
-            if node is not checkpoint.node and above is not None and above.kind is CheckpointKind.ENDPOINT:
-                if above.forks == 1 and checkpoint.kind is CheckpointKind.ENDPOINT:
-                    inventory.add_weight(above, own=-self._settled(above.template))
-                    above.template = 0
-                break
-
-    def _settled(self, evidence: int) -> int:
-        """The part of an expectation that goes once it has been met."""
-        return round(evidence * (1 - self.policy.continued))
-
-    def _held(self, sequence: Sequence, plan: PublishPlan) -> int:
-        """Stored weight of one publication."""
-        return self._inventory.scale.stored(held_weight(self.policy, plan.kind, sequence.fresh(plan.frontier)), plan.now)
-
-    def _expect(self, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
-        """Note which parts of a new weight are expectations that a child or a grandchild settles."""
-        if plan.kind is CheckpointKind.ENDPOINT:
-            checkpoint.awaited = self._inventory.scale.stored(self.policy.stored, plan.now)
-            checkpoint.template = self._held(sequence, plan) - checkpoint.awaited
-
     def _image_read(self, sequence: Sequence) -> None:
         if sequence.reading is not None:
             sequence.reading.image_pins -= 1
@@ -351,9 +407,8 @@ class ContextCache:
                 self._bury(sequence, plan)
             return None
         checkpoint = self._inventory.checkpoints[plan.existing]
-        self._inventory.add_weight(checkpoint, own=self._held(sequence, plan))
-        self._expect(checkpoint, sequence, plan)
-        checkpoint.sessions.add(sequence.session or "")
+        self._inventory.add_weight(checkpoint, own=publication(self._inventory, sequence, plan))
+        note_publication(self._inventory, checkpoint, sequence, plan)
         self._inventory.settle()
         return checkpoint.id
 
@@ -362,8 +417,19 @@ class ContextCache:
         inventory = self._inventory
         tokens = sequence.tokens.part(0, plan.frontier)
         node = inventory.tree.grow(inventory.known(sequence.salt, tokens), tokens, plan.frontier)
-        inventory.bury(node, Tombstone(plan.kind, self._held(sequence, plan), 0, frozenset({sequence.session or ""}), sequence.request_id,
-                                       plan.now, plan.predicted_future_loss_ns))
+        weight = publication(inventory, sequence, plan)
+        inventory.bury(
+            node,
+            Tombstone(
+                plan.kind,
+                weight,
+                0,
+                frozenset({sequence.session or ""}),
+                sequence.request_id,
+                plan.now,
+                plan.predicted_future_loss_ns,
+            ),
+        )
         inventory.settle()
 
     def _anchors(self, start: Node | None, exclude: CheckpointId | None) -> tuple[CheckpointId, ...]:
@@ -371,7 +437,9 @@ class ContextCache:
         if start is None:
             return ()
         found = [n.checkpoint for n in start.ancestors() if n.checkpoint is not None and n.checkpoint.id != exclude]
-        found.sort(key=lambda c: (c.kind is CheckpointKind.ENDPOINT or c.resumes > 0, c.mass, c.node.frontier), reverse=True)
+        found.sort(
+            key=lambda c: (c.kind is CheckpointKind.ENDPOINT or c.resumes > 0, c.mass, c.node.frontier), reverse=True
+        )
         kept = found[: self.capacities.anchors_per_continuation]
         return tuple(c.id for c in sorted(kept, key=lambda c: c.node.frontier))
 

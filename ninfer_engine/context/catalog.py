@@ -49,8 +49,11 @@ class Catalog:
             left = self.remove(response_id)
             assert left is not None  # noqa: S101
             self.evictions += 1
-            evicted.append(Eviction("continuation", len(left.tokens), self._inventory.scale.ns(loss, now), left.endpoint,
-                                    response_id))
+            evicted.append(
+                Eviction(
+                    "continuation", len(left.tokens), self._inventory.scale.ns(loss, now), left.endpoint, response_id
+                )
+            )
         return tuple(evicted)
 
     def remove(self, response_id: str) -> Continuation | None:

@@ -1,56 +1,54 @@
 """The exact choice of subtrees to give up, once a bound and an incumbent are known.
 
-At a price a page (the relaxation's dual) every choice costs the bound plus penalties: of each subtree chosen or not chosen against the
-price, and of pages beyond the need. So only subtrees whose penalty is below the gap between incumbent and bound can
-matter. Over those a dynamic programme runs: over the forest of their nesting, with pages freed as its state, pruned by the gap.
-Leaves of equal size are taken cheapest first.
+At a price a page (the relaxation's dual) every choice costs the bound plus penalties: of each subtree chosen or not
+chosen against the price, and of pages beyond the need. So only subtrees whose penalty is below the gap between
+incumbent and bound can matter. Over those a dynamic programme runs: over the forest of their nesting, with pages freed
+as its state, pruned by the gap. Leaves of equal size are taken cheapest first.
 
-The relation that the pruning rests on, for a choice with D device and H host pages, x = max(0, need - D) demotions, and prices
-alpha a device page and mu a host page, alpha <= demotion + mu:
-    cost = sum(loss) + demotion * x >= alpha * need - mu * room + sum(loss - alpha * min(device, need) - mu * min(host, need)).
+The relation that the pruning rests on, for a choice with D device and H host pages, x = max(0, need - D) demotions,
+and prices alpha a device page and mu a host page, alpha <= demotion + mu:
+    cost = sum(loss) + demotion * x >= alpha * need - mu * room + sum(loss - alpha * min(device, need) - mu * min(host,
+    need)).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ninfer_engine.context.index import Item
 
-Trail = tuple[Any, Item] | None  # a linked list, newest first; mypy has no recursive alias through None
+Trail = Any  # a binary tree of choices: None, an Item or a pair of trails
 State = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
 class Problem:
-    """need: device pages wanted. room: pages that fit the host now. demotion: price of demoting a page. price: a page's at
-    the relaxed optimum."""
+    """need: device pages wanted. room: pages that fit the host now. demotion: price of demoting a page. price: a
+    page's at the relaxed optimum. host_price (mu): what a host page is worth where demotions wait for room. base: what
+    every choice costs before its items' reduced losses.
+    """
 
-    need: int
-    room: int
-    demotion: int
-    price: int
+    __slots__ = ("base", "demotion", "host_price", "need", "price", "room", "scarce")
 
-    @property
-    def host_price(self) -> int:
-        """mu: what a host page is worth where demotions wait for room."""
-        return max(0, self.price - self.demotion)
+    def __init__(self, need: int, room: int, demotion: int, price: int) -> None:
+        self.need, self.room, self.demotion, self.price = need, room, demotion, price
+        self.host_price = max(0, price - demotion)
+        self.base = price * need - self.host_price * room
+        self.scarce = max(0, need - room)
 
     def reduced(self, item: Item) -> int:
         """Loss of an item less what its pages are worth."""
         return item.loss - self.price * min(item.device, self.need) - self.host_price * min(item.host, self.need)
 
-    @property
-    def base(self) -> int:
-        """What every choice costs before its items' reduced losses."""
-        return self.price * self.need - self.host_price * self.room
-
     def state(self, device: int, host: int) -> State:
-        """Pages freed as far as they matter: no more device pages than needed, no more host pages than could be filled."""
-        return (self.need, 0) if device >= self.need else (device, max(0, min(host, self.need - self.room)))
+        """Pages freed as far as they matter: no more device pages than needed, no more host pages than could be
+        filled.
+        """
+        return (self.need, 0) if device >= self.need else (device, host if host < self.scarce else self.scarce)
 
-    def surplus(self, state: State) -> int:
-        """What a state costs beyond its reduced losses at least, whatever is added: room on the host that nobody needs."""
-        return self.host_price * max(0, sum(state) + self.room - self.need)
+    def surplus(self, device: int, host: int) -> int:
+        """What a state costs beyond its reduced losses at least, whatever is added: pages that nobody needs."""
+        extra = device + host - self.scarce
+        return self.host_price * extra if extra > 0 else 0
 
     def cost(self, loss: int, device: int, host: int) -> int | None:
         """Exact cost of a choice; None: it does not free enough."""
@@ -92,15 +90,23 @@ def improve(problem: Problem, items: Iterable[Item], limit: int) -> tuple[int, l
             best = (cost, partial.trail)
     if best is None:
         return None
-    chosen, trail = [], best[1]
-    while trail is not None:
-        trail, item = trail
-        chosen.append(item)
-    return best[0], chosen
+    return best[0], list(_items(best[1]))
+
+
+def _items(trail: Trail) -> Iterator[Item]:
+    stack = [trail]
+    while stack:
+        step = stack.pop()
+        if isinstance(step, Item):
+            yield step
+        elif step is not None:
+            stack += step
 
 
 class _Nest:
-    """Which items lie inside which. best: least sum of reduced losses of any choice inside an item, itself and none included."""
+    """Which items lie inside which. best: least sum of reduced losses of any choice inside an item, itself and none
+    included.
+    """
 
     def __init__(self, problem: Problem, items: Iterable[Item]) -> None:
         known = {item.node.id: item for item in items}
@@ -127,7 +133,7 @@ def _family(problem: Problem, nest: _Nest, gap: int) -> Table:
     for item in reversed(nest.order):
         if item.node.id in nest.inside:
             table = _siblings(problem, nest, nest.inside[item.node.id], inner, gap)
-            whole = Partial(problem.reduced(item), item.loss, (None, item))
+            whole = Partial(problem.reduced(item), item.loss, item)
             _keep(table, problem.state(item.device, item.host), whole)
             inner[item.node.id] = table
     return _siblings(problem, nest, nest.tops, inner, gap)
@@ -151,7 +157,9 @@ def _siblings(problem: Problem, nest: _Nest, siblings: list[Item], inner: dict[i
 
 
 def _ladder(problem: Problem, size: State, equal: list[Item], gap: int) -> tuple[Table, int]:
-    """States of taking any number of leaves of one size, cheapest first, and the least sum of reduced losses among them."""
+    """States of taking any number of leaves of one size, cheapest first, and the least sum of reduced losses among
+    them.
+    """
     equal.sort(key=lambda item: (item.loss, item.node.id))
     ladder: Table = {(0, 0): Partial(0, 0, None)}
     step, low = Partial(0, 0, None), 0
@@ -165,17 +173,18 @@ def _ladder(problem: Problem, size: State, equal: list[Item], gap: int) -> tuple
 
 
 def _joined(problem: Problem, left: Table, right: Table, bound: int) -> Table:
-    """States of choosing from both, as long as the reduced losses stay below `bound`, the least possible plus the gap."""
+    """States of choosing from both, as long as they stay below `bound`, the least possible plus the gap."""
     joined: Table = {}
     for (device, host), a in left.items():
         for (more_device, more_host), b in right.items():
             reduced = a.reduced + b.reduced
-            if reduced >= bound:
+            if reduced >= bound or reduced + problem.surplus(device + more_device, host + more_host) >= bound:
                 continue
             state = problem.state(device + more_device, host + more_host)
+            loss = a.loss + b.loss
             known = joined.get(state)
-            if (known is None or a.loss + b.loss < known.loss) and reduced + problem.surplus(state) < bound:
-                joined[state] = Partial(reduced, a.loss + b.loss, _chain(a.trail, b.trail))
+            if known is None or loss < known.loss:
+                joined[state] = Partial(reduced, loss, (a.trail, b.trail))
     return joined
 
 
@@ -183,14 +192,3 @@ def _keep(table: Table, state: State, partial: Partial) -> None:
     known = table.get(state)
     if known is None or partial.loss < known.loss:
         table[state] = partial
-
-
-def _chain(left: Trail, right: Trail) -> Trail:
-    """One trail after the other; right ones are short."""
-    items = []
-    while right is not None:
-        right, item = right
-        items.append(item)
-    for item in reversed(items):
-        left = (left, item)
-    return left

@@ -1,8 +1,8 @@
 """What work costs, in nanoseconds: prefill (chunk, token and attention-pair terms) and transfers (batch and bytes).
 
-`prefill_ns` prices work that is about to be done, whole chunks included. `potential` is the same cost with chunks counted
-in fractions: a function of position whose differences are costs, Phi(b) - Phi(a) for computing [a, b). Future loss is
-priced with it, which makes the price of removing a checkpoint exact and independent of where its heirs lie.
+`prefill_ns` prices work that is about to be done, whole chunks included. `potential` is the same cost with chunks
+counted in fractions: a function of position whose differences are costs, Phi(b) - Phi(a) for computing [a, b). Future
+loss is priced with it, which makes the price of removing a checkpoint exact and independent of where its heirs lie.
 """
 
 import json
@@ -61,14 +61,25 @@ def _pairs(start: int, count: int) -> int:
 
 # 27B hybrid on an RTX 5090: shared field measurements, 30% high for cold prefills
 HYBRID_27B_5090 = CostModel(
-    chunk_ns=40.8e6, token_ns=0.236e6, pair_ns=7.1,
-    d2h_ns_per_byte=0.021, h2d_ns_per_byte=0.019, d2d_ns_per_byte=0.0006, source="preset:hybrid-27b-5090",
+    chunk_ns=40.8e6,
+    token_ns=0.236e6,
+    pair_ns=7.1,
+    d2h_ns_per_byte=0.021,
+    h2d_ns_per_byte=0.019,
+    d2d_ns_per_byte=0.0006,
+    source="preset:hybrid-27b-5090",
 )
 
 # An order of magnitude for the tiny model on two CPU cores, for runs that skip calibration
 TINY_CPU = CostModel(
-    chunk_ns=3.0e6, token_ns=60e3, pair_ns=8.0,
-    d2h_ns_per_byte=0.2, h2d_ns_per_byte=0.2, d2d_ns_per_byte=0.2, batch_ns=20e3, source="preset:tiny-cpu",
+    chunk_ns=3.0e6,
+    token_ns=60e3,
+    pair_ns=8.0,
+    d2h_ns_per_byte=0.2,
+    h2d_ns_per_byte=0.2,
+    d2d_ns_per_byte=0.2,
+    batch_ns=20e3,
+    source="preset:tiny-cpu",
 )
 
 PRESETS = {"hybrid-27b-5090": HYBRID_27B_5090, "tiny-cpu": TINY_CPU}
@@ -96,8 +107,10 @@ def from_preset(text: str) -> CostModel:
     if chunk_tokens < 1:
         raise PresetError(f"cost preset chunk_tokens is {chunk_tokens}, not at least 1")
     return CostModel(
-        **{name: float(values[name]) for name in _REQUIRED}, batch_ns=float(values.get("batch_ns", 0)),
-        chunk_tokens=chunk_tokens, source=str(values.get("source", "preset:file")),
+        **{name: float(values[name]) for name in _REQUIRED},
+        batch_ns=float(values.get("batch_ns", 0)),
+        chunk_tokens=chunk_tokens,
+        source=str(values.get("source", "preset:file")),
     )
 
 
@@ -122,24 +135,35 @@ class TransferSample:
 
 
 def fit(prefill: Iterable[PrefillSample], transfers: Iterable[TransferSample], chunk_tokens: int = 1024) -> CostModel:
-    """Calibrate by least squares on relative errors, no term below zero. A transfer direction without samples costs what
-    the dearest measured one does. Raises PresetError when there are no prefill samples."""
+    """Calibrate by least squares on relative errors, no term below zero. A transfer direction without samples costs
+    what the dearest measured one does. Raises PresetError when there are no prefill samples."""
     rows, transfer_rows = list(prefill), list(transfers)
     if not rows:
         raise PresetError("calibration has no prefill samples")
-    design = [[s.chunks / s.elapsed_ns, s.count / s.elapsed_ns, _pairs(s.start, s.count) / s.elapsed_ns]
-              for s in rows if s.elapsed_ns > 0]
+    design = [
+        [s.chunks / s.elapsed_ns, s.count / s.elapsed_ns, _pairs(s.start, s.count) / s.elapsed_ns]
+        for s in rows
+        if s.elapsed_ns > 0
+    ]
     chunk_ns, token_ns, pair_ns = least_squares(design, [1.0] * len(design))
     rates: dict[str, float] = {}
     batch_ns = 0.0
     for kind in ("d2h", "h2d", "d2d"):
         mine = [s for s in transfer_rows if s.kind == kind and s.elapsed_ns > 0]
         if mine:
-            batch, rate = least_squares([[s.batches / s.elapsed_ns, s.size / s.elapsed_ns] for s in mine], [1.0] * len(mine))
+            batch, rate = least_squares(
+                [[s.batches / s.elapsed_ns, s.size / s.elapsed_ns] for s in mine], [1.0] * len(mine)
+            )
             rates[kind], batch_ns = rate, max(batch_ns, batch)
     dearest = max(rates.values(), default=0.0)
     return CostModel(
-        chunk_ns=chunk_ns, token_ns=token_ns, pair_ns=pair_ns, d2h_ns_per_byte=rates.get("d2h", dearest),
-        h2d_ns_per_byte=rates.get("h2d", dearest), d2d_ns_per_byte=rates.get("d2d", dearest),
-        batch_ns=batch_ns, chunk_tokens=chunk_tokens, source="calibrated",
+        chunk_ns=chunk_ns,
+        token_ns=token_ns,
+        pair_ns=pair_ns,
+        d2h_ns_per_byte=rates.get("d2h", dearest),
+        h2d_ns_per_byte=rates.get("h2d", dearest),
+        d2d_ns_per_byte=rates.get("d2d", dearest),
+        batch_ns=batch_ns,
+        chunk_tokens=chunk_tokens,
+        source="calibrated",
     )

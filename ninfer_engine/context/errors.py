@@ -41,7 +41,9 @@ class PresetError(ContextError):
     """Cost presets that do not say what a cost model needs."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, "see docs/decisions/0004-planner.md for the fields, all in integer or float nanoseconds")
+        super().__init__(
+            message, "see docs/decisions/0004-planner.md for the fields, all in integer or float nanoseconds"
+        )
 
 
 class LineageError(ContextError):

@@ -1,6 +1,7 @@
 """Sorted views of the inventory, kept up to date as it changes: which image, which subtree is cheapest to give up.
 
-Losses are in stored units (weight x nanoseconds, see weights.py): exact integers whose order does not depend on the time.
+Losses are in stored units (weight x nanoseconds, see weights.py): exact integers whose order does not depend on the
+time.
 """
 
 from collections.abc import Iterator
@@ -58,8 +59,9 @@ class Index:
     def items(self, need: int) -> Iterator[tuple[int, Item]]:
         """Subtrees by rising lower bound of loss / min(pages, need), in units of 2**-KEY_BITS, with that bound.
 
-        They are kept by size class, pages in [2**c, 2**(c+1)): a class that meets the need with any one subtree is walked by
-        loss, a smaller one by loss a page. So thousands of large cheap subtrees do not stand before the small one.
+        They are kept by size class, pages in [2**c, 2**(c+1)): a class that meets the need with any one subtree is
+        walked by loss, a smaller one by loss a page. So thousands of large cheap subtrees do not stand before the
+        small one.
         """
         for key, node_id in merge(*(self._walk(size, need) for size in range(len(self._by_density)))):
             yield key, self._items[node_id]

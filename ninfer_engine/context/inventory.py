@@ -49,7 +49,10 @@ class Inventory:
         self.by_image: dict[ImageId, Checkpoint] = {}
         self.device_images = 0
         self.host_images = 0
+        self.reserved_pages = dict.fromkeys(Tier, 0)
+        self.reserved_images = dict.fromkeys(Tier, 0)
         self.version = 0
+        self.shared: dict[CheckpointId, Checkpoint] = {}
         self.shared_evictions = 0
         self.misses: dict[MissKind, int] = {}
         self._tombstones: OrderedDict[int, Node] = OrderedDict()
@@ -59,19 +62,20 @@ class Inventory:
 
     @property
     def free_device_pages(self) -> int:
-        return self.capacities.device_pages - (len(self.tree.references) - len(self.tree.on_host))
+        used = len(self.tree.references) - len(self.tree.on_host)
+        return self.capacities.device_pages - used - self.reserved_pages[Tier.DEVICE]
 
     @property
     def free_host_pages(self) -> int:
-        return self.capacities.host_pages - len(self.tree.on_host)
+        return self.capacities.host_pages - len(self.tree.on_host) - self.reserved_pages[Tier.HOST]
 
     @property
     def free_device_images(self) -> int:
-        return self.capacities.device_state_extra - self.device_images
+        return self.capacities.device_state_extra - self.device_images - self.reserved_images[Tier.DEVICE]
 
     @property
     def free_host_images(self) -> int:
-        return self.capacities.host_state_slots - self.host_images
+        return self.capacities.host_state_slots - self.host_images - self.reserved_images[Tier.HOST]
 
     def sequence(self, sequence_id: str) -> Sequence:
         """The running sequence of that id. Raises UnknownSequenceError."""
@@ -115,7 +119,9 @@ class Inventory:
     # --- checkpoints ---
 
     def attach(self, node: Node, kind: CheckpointKind, image: ImageId, tier: Tier, weight: int) -> Checkpoint:
-        """Put a checkpoint on a node whose pages are there. Evidence that was waiting below or in a tombstone joins it."""
+        """Put a checkpoint on a node whose pages are there. Evidence that was waiting below or in a tombstone joins
+        it.
+        """
         checkpoint = Checkpoint(self._next_checkpoint, node, kind, image, tier)
         self._next_checkpoint += 1
         self.checkpoints[checkpoint.id] = checkpoint
@@ -145,8 +151,15 @@ class Inventory:
         self._touch_region(node)
         above = node.anchor()
         mass = checkpoint.mass
-        stone = Tombstone(checkpoint.kind, checkpoint.weight, checkpoint.resumes, frozenset(checkpoint.sessions),
-                          evicted_for, now, loss_ns)
+        stone = Tombstone(
+            checkpoint.kind,
+            checkpoint.weight,
+            checkpoint.resumes,
+            frozenset(checkpoint.sessions),
+            evicted_for,
+            now,
+            loss_ns,
+        )
         self.add_weight(checkpoint, own=-checkpoint.weight, heirs=-checkpoint.heirs)
         if above is not None and above.checkpoint is not None:
             self.add_weight(above.checkpoint, heirs=mass)
@@ -154,6 +167,8 @@ class Inventory:
         node.checkpoint = None
         del self.checkpoints[checkpoint.id]
         del self.by_image[checkpoint.image]
+        if self.shared.pop(checkpoint.id, None) is not None:
+            self.shared_evictions += 1
         self.tree.add(node, checkpoints=-1)
         self._count_image(checkpoint.tier, -1)
         freed = self.tree.drop_tail(node)
@@ -178,7 +193,7 @@ class Inventory:
         moved = set(pages)
         for node_id in touched:
             node = self.index.nodes.get(node_id)
-            mine = [page for page in node.pages[node.joined:] if page in moved] if node is not None else []
+            mine = [page for page in node.pages[node.joined :] if page in moved] if node is not None else []
             if node is not None and mine:
                 self.tree.set_tier(node, mine, tier)
 
@@ -210,19 +225,23 @@ class Inventory:
     # --- nodes ---
 
     def known(self, salt: str, tokens: TokenString) -> Match:
-        """Like Tree.match, with the salt's root where nothing is known; an empty root is made, which changes nothing else."""
+        """Like Tree.match, with the salt's root where nothing is known; an empty root is made, which changes nothing
+        else.
+        """
         match = self.tree.match(salt, tokens)
         return match if match is not None else Match((self.tree.root(salt, tokens.part(0, 0)),), 0, None)
 
     def place(self, salt: str, tokens: TokenString, pages: Seq[PageId], first_page: int) -> Node:
-        """The node for `tokens`, its lineage's missing pages filled from `pages`, which start at page index first_page."""
+        """The node for `tokens`, its lineage's missing pages filled from `pages`, which start at page index
+        first_page.
+        """
         node = self.tree.grow(self.known(salt, tokens), tokens, len(tokens))
         for step in reversed(list(node.ancestors())):
             if step.parent is None or (step.live and step is not node):
                 continue
             start = step.parent.frontier // PAGE_TOKENS
             stop = -(-step.frontier // PAGE_TOKENS) if step is node else step.frontier // PAGE_TOKENS
-            self.tree.fill(step, list(pages[start - first_page: stop - first_page]))
+            self.tree.fill(step, list(pages[start - first_page : stop - first_page]))
         return node
 
     def bury(self, node: Node, stone: Tombstone) -> None:
@@ -254,6 +273,23 @@ class Inventory:
             _, node = self._tombstones.popitem(last=False)
             node.tombstone = None
             self.tree.prune(node)
+
+    # --- the shared catalog ---
+
+    def note_session(self, checkpoint: Checkpoint, session: str | None) -> None:
+        """A session uses a checkpoint; requests without one count as one session. Junctions, and checkpoints of two
+        sessions, enter the shared catalog; when it is full, the entry of least loss leaves it and stays a
+        checkpoint."""
+        checkpoint.sessions.add(session or "")
+        if checkpoint.id in self.shared or not (
+            checkpoint.kind is CheckpointKind.JUNCTION or len(checkpoint.sessions) > 1
+        ):
+            return
+        self.shared[checkpoint.id] = checkpoint
+        if len(self.shared) > self.capacities.shared_catalog:
+            least = min(self.shared.values(), key=lambda c: (self.value.checkpoint_loss(c), c.id))
+            del self.shared[least.id]
+            self.shared_evictions += 1
 
     # --- pins ---
 

@@ -24,7 +24,9 @@ from ninfer_engine.context.types import (
 
 
 def lineage_of(inventory: Inventory, catalog: Catalog, session: str, now: float) -> Lineage:
-    """Everything a save of a session writes: its continuations, and the checkpoints that it used or that those stand on."""
+    """Everything a save of a session writes: its continuations, and the checkpoints that it used or that those stand
+    on.
+    """
     mine = [entry for entry in catalog.entries.values() if entry.session == session]
     wanted = {c.id: c for c in inventory.checkpoints.values() if session in c.sessions}
     for entry in mine:
@@ -35,34 +37,52 @@ def lineage_of(inventory: Inventory, catalog: Catalog, session: str, now: float)
             if node.checkpoint is not None:
                 wanted[node.checkpoint.id] = node.checkpoint
     ordered = sorted(wanted.values(), key=lambda c: (c.node.frontier, c.id))
-    return Lineage(session, tuple(checkpoint_record(inventory, c, now) for c in ordered),
-                   tuple(_continuation_record(inventory, e, now) for e in sorted(mine, key=lambda e: e.order)))
+    return Lineage(
+        session,
+        tuple(checkpoint_record(inventory, c, now) for c in ordered),
+        tuple(_continuation_record(inventory, e, now) for e in sorted(mine, key=lambda e: e.order)),
+    )
 
 
 def checkpoint_record(inventory: Inventory, checkpoint: Checkpoint, now: float) -> CheckpointRecord:
     """One checkpoint with its evidence, as it is at `now`."""
     full, tail = inventory.tree.lineage_pages(checkpoint.node)
     return CheckpointRecord(
-        checkpoint=checkpoint.id, frontier=checkpoint.node.frontier, kind=checkpoint.kind,
-        tokens=inventory.tree.tokens(checkpoint.node), salt=inventory.tree.salt(checkpoint.node), image=checkpoint.image,
-        image_tier=checkpoint.tier, pages=full if tail is None else (*full, tail), resumes=checkpoint.forks,
-        sessions=tuple(sorted(checkpoint.sessions)), weight=inventory.scale.weight(checkpoint.weight, now))
+        checkpoint=checkpoint.id,
+        frontier=checkpoint.node.frontier,
+        kind=checkpoint.kind,
+        tokens=inventory.tree.tokens(checkpoint.node),
+        salt=inventory.tree.salt(checkpoint.node),
+        image=checkpoint.image,
+        image_tier=checkpoint.tier,
+        pages=full if tail is None else (*full, tail),
+        resumes=checkpoint.forks,
+        sessions=tuple(sorted(checkpoint.sessions)),
+        weight=inventory.scale.weight(checkpoint.weight, now),
+    )
 
 
 def _continuation_record(inventory: Inventory, entry: Continuation, now: float) -> ContinuationRecord:
     present = inventory.checkpoints
     return ContinuationRecord(
-        response_id=entry.response_id, session=entry.session, salt=entry.salt, parent_response_id=entry.parent_response_id,
-        frontier=len(entry.tokens), tokens=entry.tokens, endpoint=entry.endpoint if entry.endpoint in present else None,
-        anchors=tuple(a for a in entry.anchors if a in present), weight=inventory.scale.weight(entry.weight, now))
+        response_id=entry.response_id,
+        session=entry.session,
+        salt=entry.salt,
+        parent_response_id=entry.parent_response_id,
+        frontier=len(entry.tokens),
+        tokens=entry.tokens,
+        endpoint=entry.endpoint if entry.endpoint in present else None,
+        anchors=tuple(a for a in entry.anchors if a in present),
+        weight=inventory.scale.weight(entry.weight, now),
+    )
 
 
 def plan_restore(inventory: Inventory, lineage: Lineage, now: float) -> RestorePlan:
     """Which checkpoints of a saved lineage find room, dearest first, and where they go. Pure.
 
-    A slot is taken from an image of the present only when that is worth less. Pages go to the device while there is room
-    without giving anything up, else to the host, else the planner makes room on the device; when even that fails, the
-    cheapest checkpoints stay behind until the rest fits.
+    A slot is taken from an image of the present only when that is worth less. Pages go to the device while there is
+    room without giving anything up, else to the host, else the planner makes room on the device; when even that fails,
+    the cheapest checkpoints stay behind until the rest fits.
     """
     _check(lineage)
     records = lineage.checkpoints
@@ -73,7 +93,7 @@ def plan_restore(inventory: Inventory, lineage: Lineage, now: float) -> RestoreP
     accepted = [i for i in wanted if i in tiers]
     while True:
         coming = [records[i] for i in sorted(accepted)]
-        pages = _missing_pages(inventory, coming)
+        pages = _missing_pages(inventory, coming, _lost(victims))
         room, tier = _place_pages(inventory, coming, len(pages), victims, now)
         if room is not None or not accepted:
             break
@@ -82,75 +102,138 @@ def plan_restore(inventory: Inventory, lineage: Lineage, now: float) -> RestoreP
     moves, evicted = room_moves(inventory, given_up, now)
     order = tuple(sorted(accepted))
     return RestorePlan(
-        lineage, inventory.version, now, order, known, tuple((records[i].image, tiers[i]) for i in order), tuple(pages),
-        tier, tuple(moves), evicted, given_up.touched)
+        lineage,
+        inventory.version,
+        now,
+        order,
+        known,
+        tuple((records[i].image, tiers[i]) for i in order),
+        tuple(pages),
+        tier,
+        tuple(moves),
+        evicted,
+        given_up.touched,
+    )
 
 
-def check_restore(inventory: Inventory, plan: RestorePlan, images: Mapping[ImageId, ImageId],
-                  pages: Mapping[PageId, PageId]) -> None:
+def check_restore(
+    inventory: Inventory, plan: RestorePlan, images: Mapping[ImageId, ImageId], pages: Mapping[PageId, PageId]
+) -> None:
     """Raises StalePlanError for a plan of an older inventory, LineageError when something to load is missing."""
     if plan.version != inventory.version:
         raise StalePlanError("restore plan")
+    check_loaded(plan, images, pages)
+
+
+def check_loaded(plan: RestorePlan, images: Mapping[ImageId, ImageId], pages: Mapping[PageId, PageId]) -> None:
+    """Raises LineageError when something to load is missing."""
     lacking = {image for image, _ in plan.load_images} - images.keys() or set(plan.load_pages) - pages.keys()
     if lacking:
         raise LineageError(f"{len(lacking)} of the images and pages that the plan loads did not come")
 
 
-def restore(inventory: Inventory, catalog: Catalog, plan: RestorePlan, images: Mapping[ImageId, ImageId],
-            pages: Mapping[PageId, PageId]) -> Restored:
+def restore(
+    inventory: Inventory,
+    catalog: Catalog,
+    plan: RestorePlan,
+    images: Mapping[ImageId, ImageId],
+    pages: Mapping[PageId, PageId],
+) -> Restored:
     """Enter what was loaded, once the plan was checked and its moves and evictions are committed."""
     tiers = dict(plan.load_images)
     found: dict[int, CheckpointId] = {}
+    spare: list[ImageId] = []
     records = plan.lineage.checkpoints
     for i, record in enumerate(records):
         present = _present(inventory, record)
         if present is not None:
-            present.sessions |= set(record.sessions)
+            for session in record.sessions:
+                inventory.note_session(present, session)
             present.resumes = max(present.resumes, record.resumes)
             found[i] = present.id
+            if i in plan.accepted:
+                spare.append(images[record.image])
         elif i in plan.accepted:
-            found[i] = _enter(inventory, record, images[record.image], tiers[record.image], pages, plan.page_tier, plan.now)
+            found[i] = _enter(inventory, record, images[record.image], tiers[record.image], pages, plan)
         else:
             _mourn(inventory, record, plan.now)
     by_old = {records[i].checkpoint: new for i, new in found.items()}
     stored = tuple(_store(inventory, catalog, c, by_old, plan.now) for c in plan.lineage.continuations)
     unused = [page for page in pages.values() if page not in inventory.tree.references]
     inventory.settle()
-    return Restored(found, stored, Released(tuple(unused)))
+    return Restored(found, stored, Released(tuple(unused), tuple(spare)))
 
 
-def _enter(inventory: Inventory, record: CheckpointRecord, image: ImageId, tier: Tier, pages: Mapping[PageId, PageId],
-           page_tier: Tier, now: float) -> CheckpointId:
+def _enter(
+    inventory: Inventory,
+    record: CheckpointRecord,
+    image: ImageId,
+    tier: Tier,
+    pages: Mapping[PageId, PageId],
+    plan: RestorePlan,
+) -> CheckpointId:
     mapped = [pages.get(page, -1) for page in record.pages]
     node = inventory.place(record.salt, record.tokens, mapped, 0)
-    if page_tier is Tier.HOST:
+    if plan.page_tier is Tier.HOST:
         loaded = set(pages.values())
         for step in node.ancestors():
-            fresh = [page for page in step.pages[step.joined:] if page in loaded and page not in inventory.tree.on_host]
+            fresh = [
+                page for page in step.pages[step.joined :] if page in loaded and page not in inventory.tree.on_host
+            ]
             if fresh:
                 inventory.tree.set_tier(step, fresh, Tier.HOST)
-    checkpoint = inventory.attach(node, record.kind, image, tier, inventory.scale.stored(record.weight, now))
+    checkpoint = inventory.attach(node, record.kind, image, tier, inventory.scale.stored(record.weight, plan.now))
     checkpoint.resumes = max(checkpoint.resumes, record.resumes)
-    checkpoint.sessions |= set(record.sessions)
+    for session in record.sessions:
+        inventory.note_session(checkpoint, session)
     return checkpoint.id
 
 
 def _mourn(inventory: Inventory, record: CheckpointRecord, now: float) -> None:
     """Remember that a restore did not bring a checkpoint back."""
     node = inventory.tree.grow(inventory.known(record.salt, record.tokens), record.tokens, record.frontier)
-    inventory.bury(node, Tombstone(record.kind, inventory.scale.stored(record.weight, now), record.resumes,
-                                   frozenset(record.sessions), "restore", now, 0, lacking=True))
+    inventory.bury(
+        node,
+        Tombstone(
+            record.kind,
+            inventory.scale.stored(record.weight, now),
+            record.resumes,
+            frozenset(record.sessions),
+            "restore",
+            now,
+            0,
+            lacking=True,
+        ),
+    )
 
 
-def _store(inventory: Inventory, catalog: Catalog, record: ContinuationRecord, by_old: Mapping[CheckpointId, CheckpointId],
-           now: float) -> str:
+def _store(
+    inventory: Inventory,
+    catalog: Catalog,
+    record: ContinuationRecord,
+    by_old: Mapping[CheckpointId, CheckpointId],
+    now: float,
+) -> str:
     endpoint = by_old.get(record.endpoint) if record.endpoint is not None else None
     anchors = tuple(by_old[a] for a in record.anchors if a in by_old)
     base = max((inventory.checkpoints[a].node.frontier for a in anchors), default=0)
     weight = inventory.scale.stored(record.weight, now)
     loss = weight * (inventory.value.potential(record.frontier) - inventory.value.potential(base))
-    catalog.add(Continuation(record.response_id, record.session, record.salt, record.parent_response_id, record.tokens,
-                             endpoint, anchors, weight, loss, 0), now)
+    catalog.add(
+        Continuation(
+            record.response_id,
+            record.session,
+            record.salt,
+            record.parent_response_id,
+            record.tokens,
+            endpoint,
+            anchors,
+            weight,
+            loss,
+            0,
+        ),
+        now,
+    )
     return record.response_id
 
 
@@ -171,20 +254,34 @@ def _losses(inventory: Inventory, records: tuple[CheckpointRecord, ...], now: fl
     """Stored loss of leaving each out, seen from what lies above it in the lineage."""
     losses = []
     for record in records:
-        above = max((r.frontier for r in records if r.frontier < record.frontier and r.salt == record.salt
-                     and record.tokens.common(0, r.tokens) == r.frontier), default=0)
+        above = max(
+            (
+                r.frontier
+                for r in records
+                if r.frontier < record.frontier
+                and r.salt == record.salt
+                and record.tokens.common(0, r.tokens) == r.frontier
+            ),
+            default=0,
+        )
         gain = inventory.value.potential(record.frontier) - inventory.value.potential(above)
         losses.append(inventory.scale.stored(record.weight, now) * gain)
     return losses
 
 
-def _slots(inventory: Inventory, records: tuple[CheckpointRecord, ...], wanted: list[int], losses: list[int]
-           ) -> tuple[dict[int, Tier], list[Checkpoint]]:
+def _slots(
+    inventory: Inventory, records: tuple[CheckpointRecord, ...], wanted: list[int], losses: list[int]
+) -> tuple[dict[int, Tier], list[Checkpoint]]:
     """A tier for each wanted image that gets a slot, and present checkpoints that make way."""
     free = {Tier.DEVICE: inventory.free_device_images, Tier.HOST: inventory.free_host_images}
     kept = {node.id for record in records for node in inventory.known(record.salt, record.tokens).path}
-    cheap = [c for tier in (Tier.HOST, Tier.DEVICE) for _, cid in inventory.index.by_loss[tier]
-             for c in (inventory.checkpoints[cid],) if not c.image_pins and c.node.id not in kept]
+    cheap = [
+        c
+        for tier in (Tier.HOST, Tier.DEVICE)
+        for _, cid in inventory.index.by_loss[tier]
+        for c in (inventory.checkpoints[cid],)
+        if not c.image_pins and c.node.id not in kept
+    ]
     cheap.sort(key=inventory.value.checkpoint_loss)
     tiers: dict[int, Tier] = {}
     victims: list[Checkpoint] = []
@@ -201,20 +298,36 @@ def _slots(inventory: Inventory, records: tuple[CheckpointRecord, ...], wanted: 
     return tiers, victims
 
 
-def _missing_pages(inventory: Inventory, records: Iterable[CheckpointRecord]) -> list[PageId]:
-    """Ids in the records of pages whose positions no live lineage covers, in order, each once."""
+def _lost(victims: Iterable[Checkpoint]) -> dict[int, int]:
+    """Checkpoints that go at or below each node."""
+    lost: dict[int, int] = {}
+    for victim in victims:
+        for node in victim.node.ancestors():
+            lost[node.id] = lost.get(node.id, 0) + 1
+    return lost
+
+
+def _missing_pages(
+    inventory: Inventory, records: Iterable[CheckpointRecord], lost: Mapping[int, int]
+) -> list[PageId]:
+    """Ids in the records of pages whose positions no lineage covers that stays live, in order, each once."""
+
+    def stays(node: Node) -> bool:
+        return node.checkpoints > lost.get(node.id, 0) or node.pins_below > 0
+
     missing: dict[PageId, None] = {}
     for record in records:
         match = inventory.known(record.salt, record.tokens)
-        covered = next((node.frontier for node in reversed(match.path) if node.live), 0)
-        if match.partial is not None and match.partial.live:
+        covered = next((node.frontier for node in reversed(match.path) if stays(node)), 0)
+        if match.partial is not None and stays(match.partial):
             covered = match.depth
-        missing |= dict.fromkeys(record.pages[covered // PAGE_TOKENS:])
+        missing |= dict.fromkeys(record.pages[covered // PAGE_TOKENS :])
     return list(missing)
 
 
-def _place_pages(inventory: Inventory, records: list[CheckpointRecord], count: int, victims: list[Checkpoint], now: float
-                 ) -> tuple[Room | None, Tier]:
+def _place_pages(
+    inventory: Inventory, records: list[CheckpointRecord], count: int, victims: list[Checkpoint], now: float
+) -> tuple[Room | None, Tier]:
     freed = inventory.preview(victims)
     room = Room(victims=tuple(victims))
     if count <= inventory.free_device_pages + len(freed.device):

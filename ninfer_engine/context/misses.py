@@ -6,13 +6,18 @@ from ninfer_engine.context.tree import Checkpoint, Match, Node
 from ninfer_engine.context.types import Miss, MissKind, PlanRequest
 
 
-def explain(inventory: Inventory, request: PlanRequest, match: Match | None, chosen: Checkpoint | None,
-            parent: TokenString | None) -> Miss | None:
+def explain(
+    inventory: Inventory,
+    request: PlanRequest,
+    match: Match | None,
+    chosen: Checkpoint | None,
+    parent: TokenString | None,
+) -> Miss | None:
     """The reason, or None when the request resumes as deep as anything known would let it.
 
-    In order: reuse is off; a checkpoint on the prompt's lineage was given up, or not brought back; the prompt leaves its parent's
-    tokens before the parent's end; more than a few known tokens have no resumable frontier behind them; nothing is known. A prompt's
-    own new tokens are never a miss.
+    In order: reuse is off; a checkpoint on the prompt's lineage was given up, or not brought back; the prompt leaves
+    its parent's tokens before the parent's end; more than a few known tokens have no resumable frontier behind them;
+    nothing is known. A prompt's own new tokens are never a miss.
     """
     if not inventory.policy.reuse:
         return Miss(MissKind.DISABLED)

@@ -10,8 +10,9 @@ def path_kind(checkpoint: Checkpoint, request: PlanRequest) -> PathKind:
     """Shared wins over anchor, and anchor over what the checkpoint was published as.
 
     Shared: another session used it; requests without a session count as one session. Anchor: another sequence resumed
-    here, or at a checkpoint since given up whose place this one took; rungs and junctions have another child by their nature. A replay
-    checkpoint is named a replay when the prompt ends right behind it, a turn closure when the reply was replaced.
+    here, or at a checkpoint since given up whose place this one took; rungs and junctions have another child by their
+    nature. A replay checkpoint is named a replay when the prompt ends right behind it, a turn closure when the reply
+    was replaced.
     """
     if checkpoint.sessions - {request.session or ""}:
         return PathKind.SHARED_STABLE_PREFIX

@@ -55,8 +55,7 @@ def _now(inventory: Inventory, candidate: Checkpoint | None, length: int) -> int
         return value.costs.prefill_ns(0, length)
     node = candidate.node
     read = value.unit.image_device_read if candidate.tier is Tier.DEVICE else value.unit.image_host_read
-    hosted = sum(step.own_host for step in node.ancestors()) if inventory.tree.on_host else 0
-    pages = hosted * value.unit.page_read
+    pages = len(hosted_pages(inventory, node)) * value.unit.page_read
     return value.costs.prefill_ns(node.frontier, length - node.frontier) + read + pages
 
 
@@ -65,12 +64,22 @@ def fresh_pages(frontier: int, request: PlanRequest) -> int:
     return -(-(len(request.tokens) + request.reserve_tokens) // PAGE_TOKENS) - frontier // PAGE_TOKENS
 
 
-def _room(inventory: Inventory, candidate: Checkpoint | None, request: PlanRequest, unit: int,
-          limit: int | None) -> Room | None:
+def hosted_pages(inventory: Inventory, node: Node) -> list[PageId]:
+    """Pages of a lineage that lie on the host."""
+    on_host = inventory.tree.on_host
+    if not on_host or not any(step.own_host for step in node.ancestors()):
+        return []
+    full, tail = inventory.tree.lineage_pages(node)
+    return [page for page in (full if tail is None else (*full, tail)) if page in on_host]
+
+
+def _room(
+    inventory: Inventory, candidate: Checkpoint | None, request: PlanRequest, unit: int, limit: int | None
+) -> Room | None:
     node = candidate.node if candidate else None
     need = fresh_pages(node.frontier if node else 0, request) - inventory.free_device_pages
     if node is not None:
-        need += sum(step.own_host for step in node.ancestors())
+        need += len(hosted_pages(inventory, node))
     return make_room(inventory, need, (node,) if node is not None else (), unit, limit)
 
 
@@ -78,32 +87,65 @@ def _blocked(inventory: Inventory, request: PlanRequest, candidates: int, evalua
     pages = fresh_pages(0, request)
     if pages > inventory.capacities.device_pages:
         reason = f"the request needs {pages} pages and the device has {inventory.capacities.device_pages}"
-        return Plan(request, inventory.version, Resume(None, 0, PathKind.ROOT), candidates=candidates,
-                    evaluated=evaluated, blocked=reason, impossible=True)
-    else:
-        reason = f"running sequences hold the device pages that the request needs ({pages})"
-    return Plan(request, inventory.version, Resume(None, 0, PathKind.ROOT), candidates=candidates, evaluated=evaluated,
-                blocked=reason)
+        return Plan(
+            request,
+            inventory.version,
+            Resume(None, 0, PathKind.ROOT),
+            candidates=candidates,
+            evaluated=evaluated,
+            blocked=reason,
+            impossible=True,
+        )
+    reason = f"running sequences hold the device pages that the request needs ({pages})"
+    return Plan(
+        request,
+        inventory.version,
+        Resume(None, 0, PathKind.ROOT),
+        candidates=candidates,
+        evaluated=evaluated,
+        blocked=reason,
+    )
 
 
-def _assemble(inventory: Inventory, request: PlanRequest, match: Match | None, chosen: Checkpoint | None, room: Room,
-              now_ns: int, candidates: int, evaluated: int, miss: Miss | None) -> Plan:
+def _assemble(
+    inventory: Inventory,
+    request: PlanRequest,
+    match: Match | None,
+    chosen: Checkpoint | None,
+    room: Room,
+    now_ns: int,
+    candidates: int,
+    evaluated: int,
+    miss: Miss | None,
+) -> Plan:
     resume = Resume(None, 0, PathKind.ROOT)
     promoted: list[PageId] = []
     if chosen is not None:
         full, tail = inventory.tree.lineage_pages(chosen.node)
-        resume = Resume(chosen.id, chosen.node.frontier, path_kind(chosen, request), chosen.image, chosen.tier, full, tail)
-        promoted = [page for page in (*full, *((tail,) if tail is not None else ())) if page in inventory.tree.on_host]
+        resume = Resume(
+            chosen.id, chosen.node.frontier, path_kind(chosen, request), chosen.image, chosen.tier, full, tail
+        )
+        promoted = hosted_pages(inventory, chosen.node)
     moves, evicted = room_moves(inventory, room, request.now)
     if promoted:
         moves.append(PromotePages(tuple(promoted)))
     frontier = resume.frontier
     return Plan(
-        request=request, version=inventory.version, resume=resume, new_pages=fresh_pages(frontier, request),
-        splits=splits(inventory, request, match, frontier), moves=tuple(moves), evicted=evicted,
-        demoted_pages=len(room.demoted), predicted_now_ns=now_ns + room.now_ns,
-        predicted_future_loss_ns=max(0, inventory.scale.ns(room.cost, request.now) - room.now_ns), candidates=candidates, evaluated=evaluated,
+        request=request,
+        version=inventory.version,
+        resume=resume,
+        new_pages=fresh_pages(frontier, request),
+        splits=splits(inventory, request, match, frontier),
+        moves=tuple(moves),
+        evicted=evicted,
+        demoted_pages=len(room.demoted),
+        predicted_now_ns=now_ns + room.now_ns,
+        predicted_future_loss_ns=max(0, inventory.scale.ns(room.cost, request.now) - room.now_ns),
+        candidates=candidates,
+        evaluated=evaluated,
         miss=miss,
         total_stored=now_ns * inventory.scale.scale(request.now) + room.cost,
-        touched=(*room.touched, *(step.id for step in chosen.node.ancestors())) if chosen and promoted else room.touched,
+        touched=(*room.touched, *(step.id for step in chosen.node.ancestors()))
+        if chosen and promoted
+        else room.touched,
     )

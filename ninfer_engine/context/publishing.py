@@ -1,6 +1,7 @@
 """Finding a slot for one more image: which tier it goes to, what is demoted and what is given up for it."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from ninfer_engine.context.inventory import Inventory
 from ninfer_engine.context.tree import Checkpoint, Match, Node
@@ -18,19 +19,27 @@ from ninfer_engine.context.types import (
 
 
 def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
-    """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share of its
-    tokens that no checkpoint covered when its request began."""
+    """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
+    of its tokens that no checkpoint covered when its request began."""
     return {
         CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh,
         CheckpointKind.REPLAY: policy.replay,
-        CheckpointKind.RUNG: policy.rung_held,
+        CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
     }[kind]
 
 
 def spare_weight(policy: Policy, kind: CheckpointKind) -> float:
     """What having it is worth beyond that, as long as nothing is given up for it."""
-    return max(0.0, policy.rung - policy.rung_held) if kind is CheckpointKind.RUNG else 0.0
+    match kind:
+        case CheckpointKind.RUNG:
+            return max(0.0, policy.rung_spare - policy.rung)
+        case CheckpointKind.REPLAY:
+            return max(0.0, policy.replay_spare - policy.replay)
+        case CheckpointKind.ENDPOINT | CheckpointKind.JUNCTION:
+            return 0.0
+        case _:
+            assert_never(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,8 @@ class Newcomer:
     """A checkpoint that does not exist yet, as it would enter the tree.
 
     above: nearest checkpoint above. below: nearest checkpoints below, whose losses it changes. weight: its own stored
-    weight; heirs: stored weight that it would take over from `above`; spare: stored weight that counts only where nothing is given
-    up for it."""
+    weight; heirs: stored weight that it would take over from `above`; spare: stored weight that counts only where
+    nothing is given up for it."""
 
     frontier: int
     above: Checkpoint | None
@@ -129,7 +138,8 @@ def _cheapest_drop(inventory: Inventory, new: Newcomer, tier: Tier) -> tuple[int
     """The image on a tier whose loss is least once the newcomer is there."""
     corrected = _corrections(inventory, new, tier)
     best: tuple[int, int, Checkpoint] | None = min(
-        ((loss, c.id, c) for c, loss in corrected.values() if not c.image_pins), default=None)
+        ((loss, c.id, c) for c, loss in corrected.values() if not c.image_pins), default=None
+    )
     for loss, checkpoint_id in inventory.index.by_loss[tier]:
         if best is not None and (loss, checkpoint_id) >= best[:2]:
             break
@@ -162,7 +172,9 @@ def _cheapest_demotion(inventory: Inventory, gain: int) -> tuple[int, Checkpoint
     return None
 
 
-def publish_plan(inventory: Inventory, sequence_id: str, frontier: int, kind: CheckpointKind, now: float) -> PublishPlan:
+def publish_plan(
+    inventory: Inventory, sequence_id: str, frontier: int, kind: CheckpointKind, now: float
+) -> PublishPlan:
     """How the image at `frontier` of a running sequence finds room."""
     sequence = inventory.sequence(sequence_id)
     tokens = sequence.tokens.part(0, frontier)
@@ -176,8 +188,20 @@ def publish_plan(inventory: Inventory, sequence_id: str, frontier: int, kind: Ch
     choice = choose(inventory, newcomer(inventory, match, frontier, weight, spare), now)
     moves, evicted = _moves(inventory, choice, now)
     moved = inventory.scale.ns(choice.cost - choice.loss, now)
-    return PublishPlan(sequence_id, frontier, kind, inventory.version, now, choice.tier, moves, evicted, None, moved,
-                       inventory.scale.ns(choice.loss, now), choice.cost)
+    return PublishPlan(
+        sequence_id,
+        frontier,
+        kind,
+        inventory.version,
+        now,
+        choice.tier,
+        moves,
+        evicted,
+        None,
+        moved,
+        inventory.scale.ns(choice.loss, now),
+        choice.cost,
+    )
 
 
 def _moves(inventory: Inventory, choice: Choice, now: float) -> tuple[tuple[Move, ...], tuple[Eviction, ...]]:
@@ -187,7 +211,9 @@ def _moves(inventory: Inventory, choice: Choice, now: float) -> tuple[tuple[Move
         victim = choice.dropped
         freed = inventory.preview([victim])
         moves.append(DropImage(victim.image, victim.tier))
-        moves += [DropPages(pages, tier) for pages, tier in ((freed.device, Tier.DEVICE), (freed.host, Tier.HOST)) if pages]
+        moves += [
+            DropPages(pages, tier) for pages, tier in ((freed.device, Tier.DEVICE), (freed.host, Tier.HOST)) if pages
+        ]
         loss = inventory.scale.ns(inventory.value.checkpoint_loss(victim), now)
         evicted = (Eviction(victim.kind.value, victim.node.frontier, loss, victim.id),)
     if choice.demoted is not None:

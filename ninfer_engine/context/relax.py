@@ -1,8 +1,8 @@
 """A lower bound on the cost of freeing device pages: the fractional relaxation of choosing subtrees to give up.
 
-Giving up subtrees is a covering knapsack whose items nest. Its relaxation is solved by taking, again and again, the piece of
-least price a page, where a piece is a subtree less what was taken inside it (the ratio decomposition of a forest). A piece
-larger than the need counts as the need only: it is a cover by itself, and a fraction of it is not.
+Giving up subtrees is a covering knapsack whose items nest. Its relaxation is solved by taking, again and again, the
+piece of least price a page, where a piece is a subtree less what was taken inside it (the ratio decomposition of a
+forest). A piece larger than the need counts as the need only: it is a cover by itself, and a fraction of it is not.
 
 Pages on host do not free the device, but each lets one more device page be demoted, for the demotion's price on top.
 """
@@ -17,8 +17,8 @@ from ninfer_engine.context.tree import Node
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """bound: least cost, rounded down. taken: whole subtrees, outermost ones last. broken: the subtree taken in part, or None.
-    price: what the last page costs, rounded up."""
+    """bound: least cost, rounded down. taken: whole subtrees, outermost ones last. broken: the subtree taken in
+    part, or None. price: what the last page costs, rounded up."""
 
     bound: int
     taken: tuple[Item, ...]
@@ -77,7 +77,9 @@ class _Forest:
         return None if piece is None else (piece[0] << KEY_BITS) // piece[1]
 
     def take(self, item: Item) -> int:
-        """Take as much of an item as the need allows. Returns host pages that become room for demotions at no further loss."""
+        """Take as much of an item as the need allows. Returns host pages that become room for demotions at no further
+        loss.
+        """
         piece = self._piece(item)
         assert piece is not None  # noqa: S101
         cost, pages, loss, device, host = piece
@@ -105,8 +107,8 @@ class _Forest:
     def _piece(self, item: Item) -> tuple[int, int, int, int, int] | None:
         """(cost, pages it stands for, loss, device pages, host pages) that the item would add; None: nothing.
 
-        Cheaper by the device page than a demotion: it stands for its device pages. Else for its host pages too, each with a
-        demotion's price.
+        Cheaper by the device page than a demotion: it stands for its device pages. Else for its host pages too, each
+        with a demotion's price.
         """
         node = item.node
         if self._whole and any(step.id in self._whole for step in node.ancestors()):

@@ -1,9 +1,10 @@
 """Finding device pages: which subtrees to give up and which pages to demote so that enough become free, at least loss.
 
-What may be done: give up everything at and below a node (a checkpoint that others stand on is never given up for its one tail page), and
-demote single pages while the host has room, which giving up subtrees with pages on host extends. A demoted page is priced at its way down
-and its way back. Within that the answer is exact: the relaxation (relax.py) bounds it from below, its rounding gives an incumbent, and
-where the two differ the core (core.py) is searched through. Nothing ends by a clock or a count.
+What may be done: give up everything at and below a node (a checkpoint that others stand on is never given up for its
+one tail page), and demote single pages while the host has room, which giving up subtrees with pages on host extends. A
+demoted page is priced at its way down and its way back. Within that the answer is exact: the relaxation (relax.py)
+bounds it from below, its rounding gives an incumbent, and where the two differ the core (core.py) is searched through.
+Nothing ends by a clock or a count.
 """
 
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from ninfer_engine.context.types import PageId
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A way to free pages. victims: checkpoints to give up, deepest first; demoted: pages that move to host, of the nodes
-    `touched`. cost: stored units, the transfers included; now_ns: the way down alone. evaluated: subtrees looked at.
+    """A way to free pages. victims: checkpoints to give up, deepest first; demoted: pages that move to host, of the
+    nodes `touched`. cost: stored units, the transfers included; now_ns: the way down alone. evaluated: subtrees looked
+    at.
     """
 
     victims: tuple[Checkpoint, ...] = ()
@@ -31,7 +33,9 @@ class Room:
     evaluated: int = 0
 
 
-def make_room(inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, limit: int | None = None) -> Room | None:
+def make_room(
+    inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, limit: int | None = None
+) -> Room | None:
     """The cheapest way to free `need` device pages; None: there is none that costs less than `limit`.
 
     keep: nodes that stay with the pages of their lineages, such as the one to be resumed. unit: what a weight of one is
@@ -84,7 +88,7 @@ class _Search:
     def _rounded(self, problem: Problem, relaxed: Relaxed) -> tuple[int, list[Item]]:
         """The best of a few whole choices near the relaxed one. Taking all that it touches is always enough."""
         taken, broken = outermost(relaxed.taken), relaxed.broken
-        choices = [taken] if broken is None else [outermost((*taken, broken)), [broken], taken]
+        choices = [taken] if broken is None else [outermost((*taken, broken)), [broken], taken, self._completed(taken)]
         priced = []
         for number, choice in enumerate(choices):
             cost = problem.cost(sum(i.loss for i in choice), sum(i.device for i in choice), sum(i.host for i in choice))
@@ -93,9 +97,31 @@ class _Search:
         cost, number = min(priced)
         return cost, choices[number]
 
+    def _completed(self, taken: list[Item]) -> list[Item]:
+        """What was taken, and the cheapest further items for what is missing, as if for a need of its own."""
+        chosen, room = list(taken), self._inventory.free_host_pages
+        gone = {item.node.id for item in taken}
+        around = {step.id for item in taken for step in item.node.ancestors()}
+        missing = self._need - sum(i.device for i in taken)
+        if room:
+            missing -= room + sum(i.host for i in taken)
+        for _, item in self._inventory.index.items(max(1, missing)):
+            if missing <= 0:
+                break
+            if (
+                item.node.id not in around
+                and item.node.id not in self._path
+                and not (any(step.id in gone for step in item.node.ancestors()))
+            ):
+                chosen.append(item)
+                gone.add(item.node.id)
+                around |= {step.id for step in item.node.ancestors()}
+                missing -= item.device + item.host
+        return chosen
+
     def _core(self, problem: Problem, ceiling: int) -> list[Item]:
-        """Every item that a choice cheaper than `ceiling` could hold: those below the price, and those above it by less than what lies
-        between the ceiling and the least that any choice costs."""
+        """Every item that a choice cheaper than `ceiling` could hold: those below the price, and those above it by
+        less than what lies between the ceiling and the least that any choice costs."""
         floor = problem.base + least(problem, self._within(problem, 0))
         return list(self._within(problem, ceiling - floor))
 

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 from ninfer_engine.context.tokens import TokenString
 from ninfer_engine.context.tree import Checkpoint, Node
-from ninfer_engine.context.types import PageId
+from ninfer_engine.context.types import CheckpointId, PageId
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A begun plan. resumed: the node it stands on, pinned for life. own: its pages from index first_page on, the copied
-    tail first. published: the deepest node it published on, pinned too. tokens grow when a reply is published.
-    reading: the checkpoint whose image it has not read yet. began_at: the frontier it resumed at."""
+    """A begun plan. resumed: the node it stands on, pinned for life. own: its pages from index first_page on, the
+    copied tail first. published: the deepest node it published on, pinned too. tokens grow when a reply is
+    published. reading: the checkpoint whose image it has not read yet. began_at: the frontier it resumed at.
+    shared: the checkpoint it resumed at, if any."""
 
     id: str
     request_id: str
@@ -27,6 +28,7 @@ class Sequence:
     published: Node | None = None
     last_frontier: int = 0
     began_at: int = 0
+    shared: CheckpointId | None = None
 
     def nodes(self) -> list[Node]:
         """The nodes that it pins."""

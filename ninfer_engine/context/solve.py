@@ -21,8 +21,10 @@ def least_squares(rows: Matrix, targets: Sequence[float]) -> list[float]:
             full = [0.0] * width
             for column, value in zip(columns, solved, strict=True):
                 full[column] = value
-            error = sum((sum(a * b for a, b in zip(row, full, strict=True)) - t) ** 2
-                        for row, t in zip(rows, targets, strict=True))
+            error = sum(
+                (sum(a * b for a, b in zip(row, full, strict=True)) - t) ** 2
+                for row, t in zip(rows, targets, strict=True)
+            )
             if error < best_error:
                 best, best_error = full, error
     return best

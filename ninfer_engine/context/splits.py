@@ -1,9 +1,10 @@
 """Where a prefill stops so that an image can be published: the ladder, a branch in sight, the replay frontier.
 
-The ladder stands against the one case that lineage cannot foresee: a branch from the middle of a long prompt that nobody
-marked. Without further evidence every position is as likely a branch as any other, so rungs lie evenly, which bounds what any
-branch recomputes by one spacing; two more lie close to the end, where edits of a last turn branch. They lie on multiples of the
-prefill chunk, where stopping costs nothing and no page is partial. Sparse Prefix Caching and Marconi are the references.
+The ladder stands against the one case that lineage cannot foresee: a branch from the middle of a long prompt that
+nobody marked. Without further evidence every position is as likely a branch as any other, so rungs lie evenly, which
+bounds what any branch recomputes by one spacing; two more lie close to the end, where edits of a last turn branch.
+They lie on multiples of the prefill chunk, where stopping costs nothing and no page is partial. Sparse Prefix Caching
+and Marconi are the references.
 """
 
 from ninfer_engine.context.inventory import Inventory
@@ -16,7 +17,7 @@ def splits(inventory: Inventory, request: PlanRequest, match: Match | None, fron
     last = len(request.tokens) - 1
     if not inventory.policy.reuse or last <= frontier:
         return ()
-    found = {position: CheckpointKind.RUNG for position in rungs(inventory.policy, inventory.capacities, frontier, last)}
+    found = dict.fromkeys(rungs(inventory.policy, inventory.capacities, frontier, last), CheckpointKind.RUNG)
     branch = junction(inventory, match, frontier, last)
     if branch is not None:
         found[branch] = CheckpointKind.JUNCTION

@@ -1,8 +1,8 @@
 """Token strings: the content that lineages are proven equal by.
 
-Two representations share one interface. `TokenArray` holds real token ids as four little-endian bytes each, so that equality of a
-whole template is one memcmp. `TokenRuns` holds runs of made-up content for the simulator: a token is named by (content, offset), so a
-150,000-token prompt takes a few tuples and comparing two prompts takes a few steps.
+Two representations share one interface. `TokenArray` holds real token ids as four little-endian bytes each, so that
+equality of a whole template is one memcmp. `TokenRuns` holds runs of made-up content for the simulator: a token is
+named by (content, offset), so a 150,000-token prompt takes a few tuples and comparing two prompts takes a few steps.
 """
 
 import sys

@@ -1,15 +1,16 @@
 """The lineage tree: one radix tree of token strings a salt, checkpoints at frontiers, page ids on edges.
 
-Every node stands for a prefix. A node is *live* while a checkpoint or a running sequence stands at or below it: then the
-pages of its edge exist. Other nodes are *ghosts*: tokens only, kept for a while so that a miss can be explained and so that
-a prefix which comes back finds its evidence.
+Every node stands for a prefix. A node is *live* while a checkpoint or a running sequence stands at or below it: then
+the pages of its edge exist. Other nodes are *ghosts*: tokens only, kept for a while so that a miss can be explained
+and so that a prefix which comes back finds its evidence.
 
-Pages. A node at frontier f under a parent at frontier p lists the pages with index [p // 64, ceil(f / 64)): a child uses
-only the *full* pages of its ancestors. So a partial tail page belongs to the checkpoint that ends in it; where the same
-sequence went on in place, the tail page of the upper node and the first page of the lower one are the same page, and it
-counts for the upper ("owner"). A node without a checkpoint needs no tail page and lists none.
+Pages. A node at frontier f under a parent at frontier p lists the pages with index [p // 64, ceil(f / 64)): a child
+uses only the *full* pages of its ancestors. So a partial tail page belongs to the checkpoint that ends in it; where
+the same sequence went on in place, the tail page of the upper node and the first page of the lower one are the same
+page, and it counts for the upper ("owner"). A node without a checkpoint needs no tail page and lists none.
 
-Sums over subtrees (weights, weighted potentials, pages) are integers kept exact by adding and subtracting along one path.
+Sums over subtrees (weights, weighted potentials, pages) are integers kept exact by adding and subtracting along one
+path.
 """
 
 from collections.abc import Iterator
@@ -21,9 +22,9 @@ from ninfer_engine.context.types import PAGE_TOKENS, CheckpointId, CheckpointKin
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below that
-    were given up and now resume here. awaited, template: the parts of weight that a first child and a grandchild
-    reduce. image_pins: running sequences that have not read the image yet."""
+    """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below
+    that were given up and now resume here. awaited, template: the parts of weight that a first child and a
+    grandchild reduce. image_pins: running sequences that have not read the image yet."""
 
     id: CheckpointId
     node: "Node"
@@ -68,8 +69,8 @@ class Tombstone:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A prefix of `frontier` tokens. Sums cover the subtree, the node included: mass and energy (mass x potential) of its
-    checkpoints, owned pages by tier, checkpoints, pins."""
+    """A prefix of `frontier` tokens. Sums cover the subtree, the node included: mass and energy (mass x potential)
+    of its checkpoints, owned pages by tier, checkpoints, pins."""
 
     id: int
     parent: "Node | None"
@@ -172,7 +173,9 @@ class Tree:
         return self.roots[salt]
 
     def match(self, salt: str, tokens: TokenString) -> Match | None:
-        """The longest known prefix of `tokens`, proven by comparing tokens; None: nothing was ever stored under `salt`."""
+        """The longest known prefix of `tokens`, proven by comparing tokens; None: nothing was ever stored under
+        `salt`.
+        """
         node = self.roots.get(salt)
         if node is None:
             return None
@@ -271,7 +274,7 @@ class Tree:
 
         `pages` lists page ids by index from the node's first index on, tail included when the node will have a checkpoint.
         """
-        fresh = pages[len(node.pages):]
+        fresh = pages[len(node.pages) :]
         if not fresh:
             return
         first_fill = not node.pages
@@ -374,8 +377,8 @@ class Tree:
 
     def device_tail(self, node: Node, count: int) -> list[PageId]:
         """The last `count` pages that a node owns on the device, in order: what is demoted first."""
-        mine = [page for page in node.pages[node.joined:] if page not in self.on_host]
-        return mine[len(mine) - count:]
+        mine = [page for page in node.pages[node.joined :] if page not in self.on_host]
+        return mine[len(mine) - count :]
 
     def _recount(self, node: Node) -> None:
         """Bring the page sums in line with the node's list, tiers and ownership."""
@@ -390,7 +393,7 @@ class Tree:
     def _count_host(self, node: Node) -> int:
         if not self.on_host:
             return 0
-        return sum(page in self.on_host for page in node.pages[node.joined:])
+        return sum(page in self.on_host for page in node.pages[node.joined :])
 
     # --- references ---
 

@@ -1,8 +1,9 @@
 """The values that cross the brain's border: capacities, requests, plans, moves, inventories.
 
-Ids are opaque integers issued by `memory/`. An id names its bytes for life: demoting or promoting keeps the id. A page or
-an image is alive in memory exactly as long as the brain refers to it; drop moves and `Released` name the ids whose last
-reference of the brain has gone. Whoever else reads bytes (a save in progress) keeps references of its own in memory.
+Ids are opaque integers issued by `memory/`. An id names its bytes for life: demoting or promoting keeps the id. A page
+or an image is alive in memory exactly as long as the brain refers to it; drop moves and `Released` name the ids whose
+last reference of the brain has gone. Whoever else reads bytes (a save in progress) keeps references of its own in
+memory.
 """
 
 from dataclasses import dataclass, field
@@ -48,8 +49,8 @@ class MissKind(StrEnum):
 class CheckpointKind(StrEnum):
     """What a checkpoint was published as.
 
-    replay: the last prompt token's frontier, just before a reply. endpoint: the end of a stored reply. rung: a state image
-    inside a long prompt. junction: where two lineages were seen to branch.
+    replay: the last prompt token's frontier, just before a reply. endpoint: the end of a stored reply. rung: a state
+    image inside a long prompt. junction: where two lineages were seen to branch.
     """
 
     REPLAY = "replay"
@@ -89,11 +90,14 @@ class Policy:
     """What the cache believes about the future. Weights are expected further uses of a checkpoint, at the moment of
     their evidence; all decay by half every `half_life_s`, so that the order of two values never changes by waiting.
 
-    stored: a response stored and not continued yet. template: more of the same for a response whose prompt was all new, in
-    proportion to the new share: a fresh template is stored to be forked. continued: the share of `stored` that stays once a child exists.
-    resumed: further forks expected for each one seen. replay, junction: what publishing one is worth before anyone has asked
-    for it. rung: the same for a rung that finds a free slot; rung_held: for keeping its slot, so small that a rung
-    nobody has asked for yields to everything else.
+    stored: a response stored and not continued yet. template: more of the same for a response whose prompt was all
+    new, in proportion to the new share: a fresh template is stored to be forked. continued: the share of `stored` that
+    stays once a child exists, and of `template` once a grandchild does. resumed: further forks expected for each seen.
+
+    replay, junction: what publishing one is worth before anyone has asked for it. rung: so small that a rung nobody has
+    asked for yields to everything else. replay_spare, rung_spare: what they are worth where they find a free slot, so
+    that nothing is given up for them.
+
     ladder: most rungs of one prefill, never more than two thirds of all slots. min_rung_tokens: least distance of two.
     prefill_chunk: rungs lie on multiples of it. tombstones: evictions that are remembered, for reasons of misses.
     miss_tokens: known tokens beyond the resume frontier that are too few to call it a miss (a reply's last token, the
@@ -107,9 +111,10 @@ class Policy:
     continued: float = 0.25
     resumed: float = 2.0
     replay: float = 0.02
+    replay_spare: float = 1.0
     junction: float = 0.5
-    rung: float = 0.005
-    rung_held: float = 0.0001
+    rung: float = 0.0001
+    rung_spare: float = 0.005
     ladder: int = 18
     min_rung_tokens: int = 1024
     prefill_chunk: int = 1024
@@ -250,14 +255,15 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens for one request; pure data. `blocked` set: running sequences must end first, nothing else is valid; impossible: even
-    an idle device has not the pages, refuse the request.
+    """What happens for one request; pure data. `blocked` set: running sequences must end first, nothing else is valid;
+    impossible: even an idle device has not the pages, refuse the request.
 
-    new_pages: fresh device pages that the runtime allocates after the moves: the copied tail, the rest of the prompt and
-    the reserved reply. splits: ascending, all beyond the resume frontier; the last is the replay frontier.
+    new_pages: fresh device pages that the runtime allocates after the moves: the copied tail, the rest of the prompt
+    and the reserved reply. splits: ascending, all beyond the resume frontier; the last is the replay frontier.
     evicted: in the order that the moves give them up. predicted_now_ns: prefill and transfers of this plan;
-    predicted_future_loss_ns: expected later cost of what it gives up; total_stored: both, exact, in stored units (weights.py). touched: internal node ids whose pages move. candidates: resume points on the prompt's lineage,
-    root included; evaluated: search nodes looked at. `optimal` holds for every plan: the search is exact.
+    predicted_future_loss_ns: expected later cost of what it gives up; total_stored: both, exact, in stored units
+    (weights.py). touched: internal node ids whose pages move. candidates: resume points on the prompt's lineage, root
+    included; evaluated: search nodes looked at. `optimal` holds for every plan: the search is exact.
     """
 
     request: PlanRequest
@@ -288,8 +294,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """How one more image finds room. tier None: not worth keeping, take no snapshot. `existing`: a checkpoint with equal
-    tokens is there already, take no snapshot; `publish` then needs no call, though one is harmless.
+    """How one more image finds room. tier None: not worth keeping, take no snapshot. `existing`: a checkpoint with
+    equal tokens is there already, take no snapshot; `publish` then needs no call, though one is harmless.
     """
 
     sequence_id: str
@@ -370,9 +376,10 @@ class Lineage:
 class RestorePlan:
     """How a saved lineage finds room.
 
-    accepted: indices into lineage.checkpoints that come back, shallow first; the others are remembered as lacking. known:
-    indices whose checkpoint is there already. load_images: for each accepted one that is not known, in order, its id in the
-    record and the tier it goes to. load_pages: ids in the records that must be loaded, all to `page_tier`. moves come first.
+    accepted: indices into lineage.checkpoints that come back, shallow first; the others are remembered as lacking.
+    known: indices whose checkpoint is there already. load_images: for each accepted one that is not known, in order,
+    its id in the record and the tier it goes to. load_pages: ids in the records that must be loaded, all to
+    `page_tier`. moves come first.
     """
 
     lineage: Lineage

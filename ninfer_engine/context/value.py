@@ -4,12 +4,14 @@ The model that plans are optimal under, and that the brute-force tests price:
 
 - A checkpoint is asked for with weight `mass`: its own evidence, and that of frontiers below it which were given up.
 - While it is there, that costs a read of its image, at the price of its tier.
-- Given up, its mass resumes at the nearest checkpoint that remains above it (position 0 at worst): a read at the host's price and
+- Given up, its mass resumes at the nearest checkpoint that remains above it (position 0 at worst): a read at the
+  host's price and
   the computation between the two, potential(c) - potential(a).
 - A page that is demoted costs its way down now and, once, its way back.
 
-What the model leaves out, on purpose: that reading pages back from the host makes a checkpoint a little less worth keeping (about
-half a percent of computing the same tokens, on the published figures), and that heirs of a device image read faster.
+What the model leaves out, on purpose: that reading pages back from the host makes a checkpoint a little less worth
+keeping (about half a percent of computing the same tokens, on the published figures), and that heirs of a device image
+read faster.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """Decaying weights as exact integers whose order time cannot change.
 
-Every weight decays by half each half-life. Instead of shrinking all of them, new evidence is written larger: a weight of w
-at time t is stored as w * scale(t), scale doubling each half-life. Stored weights are integers, so sums over subtrees can
-be kept up to date by adding and subtracting without ever drifting, and comparisons of losses need no clock.
+Every weight decays by half each half-life. Instead of shrinking all of them, new evidence is written larger: a weight
+of w at time t is stored as w * scale(t), scale doubling each half-life. Stored weights are integers, so sums over
+subtrees can be kept up to date by adding and subtracting without ever drifting, and comparisons of losses need no
+clock.
 """
 
 from math import floor

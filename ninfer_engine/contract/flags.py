@@ -74,6 +74,10 @@ class EngineFlags(Document):
     default_max_tokens: Annotated[int, Field(ge=1)] = _flag(1024, "reply length when a request names none")
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "how much to log", Role.PLACE)
     check_invariants: bool = _flag(False, "check after every step that no page or slot is lost", Role.PLACE)
+    restore_on_start: str | None = _flag(
+        None, "sessions to bring back at start, separated by commas, or a file with one a line", Role.PLACE)
+    session_checkpoint_require_origin_auth: bool = _flag(
+        False, "restore only what an engine with this API key has saved; needs --api-key-file")
 
     @model_validator(mode="after")
     def _capacity_makes_sense(self) -> Self:

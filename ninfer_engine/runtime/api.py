@@ -46,7 +46,8 @@ class GenerationRequest:
     tokens: the whole prompt. parent_response_id: the stored response it continues, whose lineage is where the planner
     looks first. response_id: the name under which a continuation is published when `store` is set. cache_salt: prompts
     with different salts share nothing. arrived: `time.monotonic()` when the request reached the server. restored_s:
-    seconds since then that went into restoring its session.
+    seconds since then that went into restoring its session. together: the tokens may all come right before Finished,
+    since nobody reads them sooner; waking the server for each would take a core from the step that computes the next.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class GenerationRequest:
     store: bool = False
     cache_salt: str = ""
     restored_s: float = 0.0
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

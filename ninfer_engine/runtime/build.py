@@ -23,10 +23,11 @@ from ninfer_engine.runtime.engine import Engine, tell
 from ninfer_engine.runtime.executor import Executor
 from ninfer_engine.runtime.identity import engine_tree_sha256
 from ninfer_engine.runtime.loop import EngineLoop
+from ninfer_engine.runtime.opened import open_store
 from ninfer_engine.runtime.responses import ResponseStore
 from ninfer_engine.runtime.scheduler import Scheduler
 from ninfer_engine.runtime.sequence import Sequence
-from ninfer_engine.runtime.sessions import Sessions, open_store
+from ninfer_engine.runtime.sessions import Limits, Sessions, sessions_named
 from ninfer_engine.runtime.statistics import StatusBoard
 
 
@@ -45,6 +46,7 @@ class Built:
 
 def build_engine(flags: EngineFlags, api_key: str | None = None) -> Built:
     """Load, allocate, measure. Raises StartError, ModelError, CapacityError, PresetError, StoreError."""
+    _check_session_flags(flags, api_key)
     placement = place(flags)
     model = load_model(Path(flags.model), placement.device.type, placement.dtype)
     if flags.model_sha256 is not None and flags.model_sha256 != model.artifact_sha256:
@@ -58,6 +60,18 @@ def build_engine(flags: EngineFlags, api_key: str | None = None) -> Built:
     driver = CacheDriver(ContextCache(capacities, costs, policy), pages, images, flags.max_concurrency)
     identity = _identity(flags, model, placement)
     return Built(_wire(flags, model, driver, identity, placement, api_key), model, identity)
+
+
+def _check_session_flags(flags: EngineFlags, api_key: str | None) -> None:
+    if flags.session_checkpoint_require_origin_auth and api_key is None:
+        raise StartError("--session-checkpoint-require-origin-auth needs an API key to check against: "
+                         "set --api-key-file")
+    if flags.restore_on_start is not None and flags.session_checkpoint_dir is None:
+        raise StartError("--restore-on-start needs a store: set --session-checkpoint-dir")
+    try:
+        sessions_named(flags.restore_on_start)
+    except ValueError as error:
+        raise StartError(str(error)) from error
 
 
 def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity: Identity, placement: Placement,
@@ -75,13 +89,13 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
     check = driver.check if flags.check_invariants else None
 
     def after_step() -> None:
-        board.refresh()
+        board.refresh_if_changed()
         if check is not None and not sessions.holding:
             check()
 
     loop = EngineLoop(scheduler, after_step)
     sessions = Sessions(open_store(flags, identity, placement, api_key), driver, responses, loop, board.tell_restore,
-                        flags.session_checkpoint_min_tokens)
+                        Limits(flags.session_checkpoint_min_tokens, flags.response_store_max_records))
     responses.on_stored = sessions.stored
     return Engine(flags, scheduler, driver, board, sessions, responses, loop)
 

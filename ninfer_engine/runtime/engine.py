@@ -17,7 +17,7 @@ from ninfer_engine.runtime.responses import ResponseStore
 from ninfer_engine.runtime.sampler import Sampler
 from ninfer_engine.runtime.scheduler import Scheduler
 from ninfer_engine.runtime.sequence import Channel, Clock, Phase, Sequence
-from ninfer_engine.runtime.sessions import Sessions
+from ninfer_engine.runtime.sessions import Sessions, sessions_named
 from ninfer_engine.runtime.statistics import StatusBoard
 
 
@@ -47,8 +47,9 @@ class Engine:
         self._load_lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the engine thread."""
+        """Start the engine thread, and bring back the sessions of --restore-on-start while it serves."""
         self._loop.start()
+        self._sessions.start(sessions_named(self._flags.restore_on_start))
 
     def close(self) -> None:
         """Save every live session, end what runs, stop the threads."""
@@ -134,7 +135,7 @@ class Engine:
         )
         with self._load_lock:
             self._active[request.request_id] = sequence
-        self._loop.post(lambda: self._scheduler.add(sequence))
+        self._loop.post(lambda: self._sessions.queue(sequence, self._scheduler.add))
         return sequence
 
 
@@ -142,4 +143,4 @@ def tell(board: StatusBoard, sequence: Sequence, reason: FinishReason) -> None:
     """A sequence ended: count it, refresh the snapshot, then send its last event."""
     board.count(sequence)
     board.refresh()
-    sequence.channel.send(finished_event(sequence, reason))
+    sequence.tell(finished_event(sequence, reason))

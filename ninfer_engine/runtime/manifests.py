@@ -7,7 +7,6 @@ template is found in the store and not written again.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.context.types import (
@@ -28,6 +27,7 @@ from ninfer_engine.memory.store.saving import PendingObject
 from ninfer_engine.runtime.responses import StoredResponse
 
 PPM = 1_000_000
+RESPONSE_RUN = 1024  # tokens of a stored response that are one object: 4 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Describer:
         manifest = stored.SessionManifest(
             session=session, checkpoints=tuple(checkpoints),
             continuations=tuple(_continuation(item, numbers) for item in lineage.continuations),
-            responses=tuple(self._response(response, responses) for response in responses),
+            responses=tuple(self._response(response) for response in responses),
             deleted_responses=tuple(sorted(set(deleted))),
         )
         return Described(manifest, self._objects)
@@ -100,16 +100,16 @@ class Describer:
         self._objects.setdefault(name, PendingObject(
             self._pages.page_bytes, lambda: self._pages.export(page, tokens)))
 
-    def _response(self, response: StoredResponse, every: Sequence[StoredResponse]) -> stored.ResponseRecord:
-        """A response's document; tokens that its stored parent has too are referred to, not repeated."""
-        parent = next((one for one in every if one.response_id == response.parent_id), None)
-        shared = 0
-        if parent is not None:
-            shared = TokenArray.of(response.tokens).common(0, TokenArray.of(parent.tokens))
-        document = asdict(response) | {"tokens": list(response.tokens[shared:]), "shared_tokens": shared}
+    def _response(self, response: StoredResponse) -> stored.ResponseRecord:
+        """A response's document and its token runs."""
+        salt = response.cache_salt
+        document = asdict(response)
+        tokens = TokenArray.of(document.pop("tokens"))
         data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-        return stored.ResponseRecord(response_id=response.response_id,
-                                     document=self._content("response", data, response.cache_salt))
+        runs = (tokens.part(start, start + RESPONSE_RUN) for start in range(0, len(tokens), RESPONSE_RUN))
+        return stored.ResponseRecord(
+            response_id=response.response_id, document=self._content("response", data, salt),
+            tokens=tuple(self._content("tokens", run.to_bytes(), salt) for run in runs))
 
     def _content(self, kind: str, data: bytes, salt: str) -> bytes:
         name = self._names(salt).content(kind, data)
@@ -153,28 +153,25 @@ def read_lineage(store: DurableStore, manifest: stored.SessionManifest,
 
 
 def read_responses(store: DurableStore, manifest: stored.SessionManifest) -> list[StoredResponse]:
-    """Every stored response of the session, parents before children. Raises StoreError."""
-    documents = {item.response_id: json.loads(bytes(store.read(item.document))) for item in manifest.responses}
-    done: dict[str, StoredResponse] = {}
-    for response_id in documents:
-        _revive(response_id, documents, done)
-    return list(done.values())
+    """Every stored response of the session, in the order of the manifest. Raises StoreError."""
+    runs: dict[bytes, list[int]] = {}
+    return [_read_response(store, item, runs) for item in manifest.responses]
 
 
-def _revive(response_id: str, documents: Mapping[str, dict[str, Any]], done: dict[str, StoredResponse]) -> None:
-    """Fill `done` with a response and, first, those whose tokens it shares."""
-    chain = [response_id]
-    while documents[chain[-1]]["shared_tokens"] and documents[chain[-1]]["parent_id"] not in done:
-        chain.append(documents[chain[-1]]["parent_id"])
-    for name in reversed(chain):
-        if name in done:
-            continue
-        document = dict(documents[name])
-        shared = document.pop("shared_tokens")
-        before = done[document["parent_id"]].tokens[:shared] if shared else ()
-        document["tokens"] = (*before, *document["tokens"])
+def _read_response(store: DurableStore, item: stored.ResponseRecord, runs: dict[bytes, list[int]]) -> StoredResponse:
+    """One response; `runs` remembers those that siblings share."""
+    tokens: list[int] = []
+    for digest in item.tokens:
+        if digest not in runs:
+            runs[digest] = TokenArray(bytes(store.read(digest))).tolist()
+        tokens += runs[digest]
+    try:
+        document = json.loads(bytes(store.read(item.document)))
         document["input_items"] = tuple(document["input_items"])
-        done[name] = StoredResponse(**document)
+        return StoredResponse(tokens=tuple(tokens), **document)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(f"the record of response {item.response_id} is not one of this engine's: "
+                                "replay the conversation") from error
 
 
 def _parent(record: CheckpointRecord, earlier: Sequence[CheckpointRecord]) -> int | None:

@@ -76,11 +76,12 @@ class Scheduler:
             self._end(sequence, "stop")
         kept: deque[Sequence] = deque()
         for sequence in self.waiting:
+            waited = now - sequence.clock.arrived - sequence.request.restored_s
             if sequence.cancelled:
                 sequence.phase = Phase.DONE
-            elif now - sequence.clock.arrived > self._pending_timeout_s:
+            elif waited > self._pending_timeout_s:
                 sequence.refuse(ErrorCode.REQUEST_QUEUE_TIMEOUT,
-                                f"waited {now - sequence.clock.arrived:.1f} s for a place, the limit is "
+                                f"waited {waited:.1f} s for a place, the limit is "
                                 f"{self._pending_timeout_s:.1f} s: try again, or raise --pending-timeout-ms")
             else:
                 kept.append(sequence)
@@ -98,12 +99,16 @@ class Scheduler:
             self._settle_prefill(head)
 
     def _prefill(self) -> None:
-        """One chunk of the sequence that was admitted first, up to its next split."""
+        """One chunk of the sequence that was admitted first, up to its next split.
+
+        Chunks end on multiples of their length, wherever the sequence resumed: so a resumed and a cold prefill split at
+        the same places from there on.
+        """
         sequence = next((one for one in self.running if one.phase is Phase.PREFILLING), None)
         if sequence is None:
             return
         stop = sequence.splits[0].frontier if sequence.splits else sequence.prompt_tokens - 1
-        end = min(stop, sequence.computed + self._prefill_chunk)
+        end = min(stop, (sequence.computed // self._prefill_chunk + 1) * self._prefill_chunk)
         count = end - sequence.computed
         self._executor.prefill(sequence, count)
         self.computed_prefill_tokens += count

@@ -19,12 +19,16 @@ class Channel:
         self._loop = loop
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
 
-    def send(self, event: Event) -> None:
-        """From the engine thread. A loop that has gone away (server stopping) drops the event."""
+    def send(self, *events: Event) -> None:
+        """From the engine thread, in order. A loop that has gone away (server stopping) drops them."""
         try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._put, events)
         except RuntimeError:
             return
+
+    def _put(self, events: tuple[Event, ...]) -> None:
+        for event in events:
+            self._queue.put_nowait(event)
 
     async def receive(self) -> Event:
         """The next event; raises it when it is a refusal."""
@@ -105,8 +109,14 @@ class Sequence:
         return min(self.room, self.prompt_tokens + self.request.sampling.max_new_tokens)
 
     def say(self, token: int) -> None:
-        """Hand a committed token to the client."""
-        self.channel.send(Token(token))
+        """Hand a committed token to the client, unless it takes all at the end."""
+        if not self.request.together:
+            self.channel.send(Token(token))
+
+    def tell(self, finished: Finished) -> None:
+        """The last event, after the tokens that were held back."""
+        held = [Token(token) for token in self.output] if self.request.together else []
+        self.channel.send(*held, finished)
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """End with an error for the client."""

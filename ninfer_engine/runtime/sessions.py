@@ -1,102 +1,93 @@
-"""Sessions that outlive the process: save, automatic save, restore, delete.
-
-A save takes references on the engine thread and writes in a thread of its own; the step loop never waits for a disk. A
-restore reads and verifies in that thread too and comes back to the engine thread once, to make room and publish.
+"""Sessions that outlive the process: save, automatic save, restore, delete. What callers use; the work is done in
+saving.py and restoring.py, in one thread each, and the step loop waits for neither.
 """
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ninfer_engine.context.errors import ContextError
-from ninfer_engine.context.types import Lineage, RestorePlan, Tier
+from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.contract.checkpoints import CheckpointStatus, DeleteReply, SaveReply
 from ninfer_engine.contract.errors import ErrorCode
-from ninfer_engine.contract.flags import EngineFlags
-from ninfer_engine.contract.status import Identity, Restore
-from ninfer_engine.memory.images import ImageId
-from ninfer_engine.memory.pages import PageId
-from ninfer_engine.memory.store.digests import ObjectNames
-from ninfer_engine.memory.store.durable import DurableStore
-from ninfer_engine.memory.store.errors import QuotaError, SessionMissingError, StoreError
-from ninfer_engine.memory.store.origin import OriginKey
+from ninfer_engine.contract.status import Restore
+from ninfer_engine.memory.store.errors import StoreError
+from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.runtime.api import EngineRefusedError
-from ninfer_engine.runtime.capacity import Placement
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.loop import EngineLoop
-from ninfer_engine.runtime.manifests import Describer, StoredLineage, read_lineage, read_responses
+from ninfer_engine.runtime.opened import OpenedStore
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
+from ninfer_engine.runtime.restoring import Restorer, stored_frontiers
+from ninfer_engine.runtime.saving import Saver
+from ninfer_engine.runtime.sequence import Sequence
 
 logger = logging.getLogger("ninfer.sessions")
 
-STORE_FORMAT = "1"
+_LIVE_S = 600.0  # a session used within so many seconds is never reclaimed
+_SESSION = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedStore:
-    """A durable store and what its object names are keyed by."""
+class Limits:
+    """min_tokens: a stored turn of so many is saved by itself. most_responses: a session keeps no more in the store."""
 
-    store: DurableStore
-    fingerprint: dict[str, str]
-
-    def names(self, salt: str) -> ObjectNames:
-        """The names of objects under a cache salt."""
-        return ObjectNames(self.fingerprint, salt)
-
-
-def open_store(flags: EngineFlags, identity: Identity, placement: Placement, api_key: str | None) -> OpenedStore | None:
-    """The store of --session-checkpoint-dir, bound to whatever a saved session's numbers depend on; None without."""
-    if flags.session_checkpoint_dir is None:
-        return None
-    fingerprint = {
-        "model": identity.model_artifact_sha256, "dtype": placement.dtype, "kv_dtype": placement.kv_dtype,
-        "device": placement.device.type, "format": STORE_FORMAT,
-    }
-    store = DurableStore.open(
-        Path(flags.session_checkpoint_dir), fingerprint, flags.session_checkpoint_quota_mib << 20,
-        OriginKey.from_api_key(api_key))
-    return OpenedStore(store, fingerprint)
+    min_tokens: int
+    most_responses: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """References to everything that one session stands on, taken on the engine thread in `stall_s`."""
+class _OnDisk:
+    """What the store is known to hold of a session: the deepest frontier for each response, bytes of pages, images."""
 
-    lineage: Lineage
-    responses: list[StoredResponse]
-    pages: list[PageId]
-    images: list[ImageId]
-    stall_s: float
+    frontiers: dict[str, int]
+    size: int
 
 
 class Sessions:
     """Saves and restores. Public methods may be called from any thread; without a store each says so."""
 
     def __init__(self, opened: OpenedStore | None, driver: CacheDriver, responses: ResponseStore, loop: EngineLoop,
-                 report: Callable[[Restore], None], min_tokens: int) -> None:
+                 report: Callable[[Restore], None], limits: Limits) -> None:
         self._opened = opened
         self._driver = driver
         self._responses = responses
         self._loop = loop
-        self._report = report
-        self._min_tokens = min_tokens
+        self._min_tokens = limits.min_tokens
+        self._saver = Saver(opened, driver, responses, loop, limits.most_responses) if opened else None
+        self._restorer = Restorer(opened, driver, responses, loop, report) if opened else None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="session-save")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="session-restore")
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="session-upkeep")
         self._lock = threading.Lock()
         self._queued: set[str] = set()
         self._restoring: dict[str, Future[bool]] = {}
-        self._live: dict[str, float] = {}
-        self.holding = 0
+        self._used: dict[str, float] = {}
+        self._dirty: dict[str, None] = {}
+        self._on_disk: dict[str, _OnDisk] = {}
+
+    @property
+    def holding(self) -> int:
+        """On the engine thread: restores under way, whose pages nobody but they account for."""
+        return self._restorer.filling if self._restorer else 0
+
+    def start(self, restore: Iterable[str] = ()) -> None:
+        """Once the engine thread runs: drop what a killed save left, in the background, and bring sessions back."""
+        if self._opened is None:
+            return
+        self._keeper.submit(self._collect)
+        for session in restore:
+            self._restoring[session] = self._reader.submit(self._restore, session, True)
 
     # --- save ---------------------------------------------------------------------------------------------------
 
     def save(self, session: str) -> "Future[SaveReply]":
         """Save now. The future raises EngineRefusedError: nothing_to_save, checkpoint_unavailable."""
-        return self._writer.submit(self._save, session, "explicit")
+        return self._writer.submit(self._save, session, True)
 
     def stored(self, response: StoredResponse) -> None:
         """A response was stored: its session is live, and saved by itself when the turn is long enough."""
@@ -104,28 +95,27 @@ class Sessions:
         if session is None:
             return
         with self._lock:
-            self._live[session] = time.monotonic()
-        if self._opened is None or len(response.tokens) < self._min_tokens:
-            return
-        with self._lock:
-            if session in self._queued:
+            self._used[session] = time.monotonic()
+            self._dirty[session] = None
+            if self._opened is None or len(response.tokens) < self._min_tokens or session in self._queued:
                 return
             self._queued.add(session)
         self._writer.submit(self._save_quietly, session)
 
     def save_all(self) -> None:
-        """Save every live session; returns when they are on disk. What cannot be saved is logged."""
+        """Save every session that changed since its last save, longest unused first; returns when they are on disk.
+        What cannot be saved is logged."""
         if self._opened is None:
             return
         with self._lock:
-            sessions = sorted(self._live, key=self._live.__getitem__)
+            sessions = sorted(self._dirty, key=lambda session: self._used.get(session, 0.0))
         for done in [self._writer.submit(self._save_quietly, session) for session in sessions]:
             done.result()
 
     def close(self) -> None:
         """Wait for what is being written and stop."""
-        self._writer.shutdown()
-        self._reader.shutdown()
+        for threads in (self._writer, self._reader, self._keeper):
+            threads.shutdown()
         if self._opened is not None:
             self._opened.store.close()
 
@@ -133,52 +123,48 @@ class Sessions:
         with self._lock:
             self._queued.discard(session)
         try:
-            self._save(session, "automatic")
+            self._save(session, False)
         except EngineRefusedError as error:
             logger.warning("session not saved", extra={"session": session[:16], "reason": error.message})
+        except Exception:
+            logger.exception("session not saved", extra={"session": session[:16]})
 
-    def _save(self, session: str, mode: str) -> SaveReply:
-        opened = self._need_store(ErrorCode.CHECKPOINT_UNAVAILABLE)
-        snapshot = self._loop.call(lambda: self._take(session)).result()
+    def _save(self, session: str, explicit: bool) -> SaveReply:
+        if self._saver is None or self._restorer is None or self._opened is None:
+            raise _no_store()
+        with self._lock:
+            self._dirty.pop(session, None)
         try:
-            if not snapshot.responses and not snapshot.lineage.checkpoints:
-                raise EngineRefusedError(ErrorCode.NOTHING_TO_SAVE,
-                                         "the session has no stored response here: nothing to save")
-            described = Describer(opened.names, self._driver.pages, self._driver.images).describe(
-                session, snapshot.lineage, snapshot.responses, ())
-            result = opened.store.save(described.manifest, described.objects, self._oldest_first(), set(self._live))
-        except (QuotaError, StoreError) as error:
-            raise EngineRefusedError(ErrorCode.CHECKPOINT_UNAVAILABLE, str(error)) from error
-        finally:
-            self._loop.call(lambda: self._let_go(snapshot))
-        return SaveReply(
-            session_sha256=session, mode="explicit" if mode == "explicit" else "automatic",
-            generation=result.generation, bytes=result.session_bytes,
-            frontier_tokens=described.manifest.frontier_tokens, response_records=len(described.manifest.responses),
-            written_bytes=result.written_bytes, engine_stall_s=snapshot.stall_s,
-        )
+            saved = self._saver.save(session, explicit, self._live(), self._unused_s)
+        except EngineRefusedError as error:
+            if error.code is not ErrorCode.NOTHING_TO_SAVE:
+                with self._lock:
+                    self._dirty[session] = None
+            raise
+        self._note(session, saved.manifest)
+        try:
+            self._restorer.measure(saved.manifest)
+        except StoreError as error:
+            logger.warning("the store cannot be read", extra={"reason": str(error)})
+        return saved.reply
 
-    def _take(self, session: str) -> _Snapshot:
-        started = time.perf_counter()
-        lineage = self._driver.brain.lineage_of(session, time.monotonic())
-        pages = [PageId(page) for page in {page for record in lineage.checkpoints for page in record.pages}]
-        images = [ImageId(record.image) for record in lineage.checkpoints]
-        self._driver.pages.retain(pages)
-        self._driver.images.retain(images)
-        self.holding += 1
-        responses = self._responses.of_session(session)
-        return _Snapshot(lineage, responses, pages, images, time.perf_counter() - started)
+    def _live(self) -> set[str]:
+        with self._lock:
+            return {session for session in self._used if (self._seconds_since(session) or 0.0) < _LIVE_S}
 
-    def _let_go(self, snapshot: _Snapshot) -> None:
-        self._driver.pages.release(snapshot.pages)
-        self._driver.images.release(snapshot.images)
-        self.holding -= 1
+    def _unused_s(self, session: str) -> float | None:
+        with self._lock:
+            return self._seconds_since(session)
 
-    def _oldest_first(self) -> list[str]:
-        """Sessions of the store that may go for room, least valuable first: those that this process never saw, then
-        by when it last saw them."""
-        assert self._opened is not None, "only asked while saving"  # noqa: S101
-        return sorted(self._opened.store.sessions(), key=lambda session: self._live.get(session, 0.0))
+    def _seconds_since(self, session: str) -> float | None:
+        used = self._used.get(session)
+        return None if used is None else time.monotonic() - used
+
+    def _note(self, session: str, manifest: SessionManifest) -> None:
+        assert self._restorer is not None, "there is a store"  # noqa: S101
+        known = _OnDisk(stored_frontiers(manifest), self._restorer.page_bytes(manifest))
+        with self._lock:
+            self._on_disk[session] = known
 
     # --- restore ------------------------------------------------------------------------------------------------
 
@@ -187,71 +173,68 @@ class Sessions:
         with self._lock:
             running = self._restoring.get(session)
             if running is None or running.done():
-                running = self._restoring[session] = self._reader.submit(self._restore, session)
+                running = self._restoring[session] = self._reader.submit(self._restore, session, False)
             return running
 
-    def _restore(self, session: str) -> bool:
-        """True when the session is back. Trouble is logged and answered as a miss: the client replays."""
-        if self._opened is None:
+    def _restore(self, session: str, always: bool) -> bool:
+        if self._restorer is None:
             return False
-        store = self._opened.store
-        try:
-            with store.reading(session) as manifest:
-                responses = read_responses(store, manifest)
-                saved = read_lineage(store, manifest, responses)
-                data = self._read_bytes(store, session, saved)
-            self._loop.call(lambda: self._bring_back(saved, data)).result()
-        except SessionMissingError:
+        self._writer.submit(lambda: None).result()  # what a restore pushes out of memory is on disk before it does
+        manifest = self._restorer.restore(session, always)
+        if manifest is None:
             return False
-        except (StoreError, ContextError, EngineRefusedError) as error:
-            self._report(Restore(state="failed", read_backend="lmdb"))
-            logger.warning("session not restored", extra={"session": session[:16], "reason": str(error)})
-            return False
-        for response in responses:
-            self._responses.put_back(response)
+        self._note(session, manifest)
         with self._lock:
-            self._live[session] = time.monotonic()
+            self._used[session] = time.monotonic()
         return True
 
-    def _read_bytes(self, store: DurableStore, session: str, saved: StoredLineage) -> dict[bytes, bytearray]:
-        """Every page and image of the session, verified, with the status document told of the progress."""
-        total = store.status(session).bytes
-        done = 0
-        found: dict[bytes, bytearray] = {}
-        for digest, data in store.read_many(list(dict.fromkeys((*saved.pages, *saved.images)))):
-            found[digest] = data
-            done += len(data)
-            self._report(Restore(state="restoring", bytes_done=done, bytes_total=max(total, done),
-                                 read_backend="lmdb"))
-        self._report(Restore(state="done", bytes_done=done, bytes_total=done, read_backend="lmdb"))
-        return found
+    def queue(self, sequence: Sequence, add: Callable[[Sequence], None]) -> None:
+        """On the engine thread: queue a sequence; when memory has given up what it continues, and reading that from
+        the store is predicted to be quicker than computing it, only once it is back."""
+        session = sequence.request.session
+        if session is None or not self._reading_pays(sequence):
+            add(sequence)
+            return
+        with self._lock:
+            running = self._restoring.get(session)
+            if running is None or running.done():
+                running = self._restoring[session] = self._reader.submit(self._restore, session, True)
+        started = time.monotonic()
 
-    def _bring_back(self, saved: StoredLineage, data: dict[bytes, bytearray]) -> None:
-        """On the engine thread: make room, fill pages and images, publish them as one."""
-        driver = self._driver
-        plan = driver.brain.plan_restore(saved.lineage, time.monotonic())
-        driver.carry_out(plan.moves)
-        pages = self._load_pages(plan, saved, data)
-        images = self._load_images(plan, saved, data)
-        driver.free(driver.brain.restore_lineage(plan, images, pages).released)
+        def come_back() -> None:
+            request = sequence.request
+            waited = time.monotonic() - started
+            sequence.request = replace(request, restored_s=request.restored_s + waited)
+            add(sequence)
 
-    def _load_pages(self, plan: RestorePlan, saved: StoredLineage, data: dict[bytes, bytearray]) -> dict[int, int]:
-        """New pages by the numbers that the lineage's records use."""
-        pool, count = self._driver.pages, len(plan.load_pages)
-        fresh = pool.allocate_host(count) if plan.page_tier is Tier.HOST else pool.allocate(count)
-        for number, page in zip(plan.load_pages, fresh, strict=True):
-            pool.import_(page, data[saved.pages[number]])
-        return dict(zip(plan.load_pages, fresh, strict=True))
+        def hand_over(_: "Future[bool]") -> None:
+            self._loop.call(come_back).add_done_callback(refuse_if_lost)
 
-    def _load_images(self, plan: RestorePlan, saved: StoredLineage, data: dict[bytes, bytearray]) -> dict[int, int]:
-        """New images by the numbers that the lineage's records use."""
-        pool = self._driver.images
-        loaded: dict[int, int] = {}
-        for number, tier in plan.load_images:
-            image = pool.allocate_host() if tier is Tier.HOST else pool.allocate_device()
-            pool.import_(image, data[saved.images[number]])
-            loaded[number] = image
-        return loaded
+        def refuse_if_lost(queued: "Future[None]") -> None:
+            if queued.cancelled() or queued.exception() is not None:
+                sequence.refuse(ErrorCode.ENGINE_UNAVAILABLE, "the engine is stopping")
+
+        running.add_done_callback(hand_over)
+
+    def _reading_pays(self, sequence: Sequence) -> bool:
+        request, brain = sequence.request, self._driver.brain
+        with self._lock:
+            known = self._on_disk.get(request.session or "")
+        there = known.frontiers.get(request.parent_response_id or "", 0) if known else 0
+        if known is None or self._restorer is None or not 0 < there < len(request.tokens):
+            return False
+        tokens = TokenArray.of(request.tokens)
+        here = brain.resumable(tokens, request.cache_salt)
+        parent = self._responses.get(request.parent_response_id or "", request.session)
+        if here >= there or parent is None or tokens.common(0, TokenArray.of(parent.tokens[:there])) < there:
+            return False
+        count = len(tokens)
+        recompute = brain.costs.prefill_ns(here, count - here) - brain.costs.prefill_ns(there, count - there)
+        restore = self._restorer.restore_ns(known.size)
+        logger.info("memory gave up what a request continues", extra={
+            "request_id": request.request_id, "here": here, "in_store": there, "predicted_restore_ns": restore,
+            "predicted_recompute_ns": recompute, "decision": "restore" if restore < recompute else "recompute"})
+        return restore < recompute
 
     # --- the rest -----------------------------------------------------------------------------------------------
 
@@ -267,20 +250,50 @@ class Sessions:
         return self._writer.submit(self._delete, session)
 
     def _delete(self, session: str) -> DeleteReply:
-        opened = self._need_store(ErrorCode.CHECKPOINT_UNAVAILABLE)
-        self._live.pop(session, None)
+        if self._opened is None:
+            raise _no_store()
+        with self._lock:
+            for table in (self._used, self._dirty, self._on_disk):
+                table.pop(session, None)
         try:
-            return DeleteReply(session_sha256=session, deleted=opened.store.delete(session))
+            return DeleteReply(session_sha256=session, deleted=self._opened.store.delete(session))
         except StoreError as error:
             raise EngineRefusedError(ErrorCode.CHECKPOINT_UNAVAILABLE, str(error)) from error
 
     def forget_response(self, session: str | None, response_id: str) -> None:
-        """A response was deleted: durable at once, so that no restore brings it back."""
+        """A response was deleted: durable soon, whatever is being saved, so that no restore brings it back."""
         if self._opened is not None and session is not None:
-            store = self._opened.store
-            self._writer.submit(store.forget_response, session, response_id)
+            self._keeper.submit(self._forget, session, response_id)
 
-    def _need_store(self, code: ErrorCode) -> OpenedStore:
-        if self._opened is None:
-            raise EngineRefusedError(code, "the engine runs without --session-checkpoint-dir: nothing can be saved")
-        return self._opened
+    def _forget(self, session: str, response_id: str) -> None:
+        assert self._opened is not None, "asked for only with a store"  # noqa: S101
+        try:
+            self._opened.store.forget_response(session, response_id)
+        except StoreError as error:
+            logger.error("a deleted response may come back after a restart",
+                         extra={"response_id": response_id, "reason": str(error)})
+
+    def _collect(self) -> None:
+        assert self._opened is not None, "asked for only with a store"  # noqa: S101
+        try:
+            done = self._opened.store.gc()
+            logger.info("store collected", extra={"objects": done.removed_objects, "freed_bytes": done.freed_bytes})
+        except StoreError as error:
+            logger.warning("store not collected", extra={"reason": str(error)})
+
+
+def sessions_named(text: str | None) -> list[str]:
+    """The sessions of --restore-on-start: a comma list, or a file with one a line. Raises ValueError, OSError."""
+    if text is None:
+        return []
+    listed = text.split(",") if _SESSION.match(text.strip()) else Path(text).read_text(encoding="utf-8").splitlines()
+    names = [name for name in map(str.strip, listed) if name and not name.startswith("#")]
+    wrong = next((name for name in names if not _SESSION.fullmatch(name)), None)
+    if wrong is not None:
+        raise ValueError(f"--restore-on-start: {wrong[:80]!r} is not a session: 64 lowercase hex digits")
+    return names
+
+
+def _no_store() -> EngineRefusedError:
+    return EngineRefusedError(ErrorCode.CHECKPOINT_UNAVAILABLE,
+                              "the engine runs without --session-checkpoint-dir: nothing can be saved")

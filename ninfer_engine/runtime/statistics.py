@@ -37,6 +37,7 @@ class StatusBoard:
         self._misses: Counter[str] = Counter()
         self._last_predicted = 0
         self._restore = Restore()
+        self._seen = -1
         self.refresh()
 
     def count(self, sequence: Sequence) -> None:
@@ -52,12 +53,18 @@ class StatusBoard:
 
     def refresh(self) -> None:
         """Read the pools anew."""
+        self._seen = self._driver.brain.version
         self._cache = self._driver.occupancy().model_copy(update={
             "reused_prompt_tokens": self._reused,
             "last_selection": self._last,
             "last_materialization_predicted_nanoseconds": self._last_predicted,
             "misses": dict(self._misses),
         })
+
+    def refresh_if_changed(self) -> None:
+        """As `refresh`, when the catalog has changed since: most steps decode and change nothing there."""
+        if self._driver.brain.version != self._seen:
+            self.refresh()
 
     def tell_restore(self, restore: Restore) -> None:
         """How far a restore is; from any thread."""

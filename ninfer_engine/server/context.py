@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
@@ -96,7 +96,7 @@ class Whole:
 async def run_to_end(request: Request, generation: GenerationRequest, reply: Reply) -> Whole:
     """Run a generation whose reply is sent in one piece. The client's leaving ends it at once."""
     ctx = context(request)
-    run = ctx.runs.start(request, generation, stream=False)
+    run = ctx.runs.start(request, replace(generation, together=not reply.watches_for_stops), stream=False)
     deltas: list[Delta] = []
     finished: Finished | None = None
     try:

@@ -19,6 +19,7 @@ from ninfer_engine.server.serve import EngineDiedError, serve
 
 EXIT_CANNOT_START = 2
 EXIT_ENGINE_DIED = 70
+_SWITCH_S = 0.0005  # the engine thread asks for the interpreter after every operator: it must not wait long for it
 
 
 def run_server(flags: EngineFlags) -> int:
@@ -26,6 +27,7 @@ def run_server(flags: EngineFlags) -> int:
     when its thread died or hung (the last log lines say why)."""
     configure_logging(flags.log_level)
     torch.set_num_threads(_threads())
+    sys.setswitchinterval(_SWITCH_S)
     try:
         api_key = read_key(flags.api_key_file)
         built = build_engine(flags, api_key)

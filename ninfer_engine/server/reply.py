@@ -62,6 +62,7 @@ class Reply:
         self._eos = model.eos_token_ids
         self._decoder = model.tokenizer.stream()
         self._stops = StopStrings(stops)
+        self.watches_for_stops = bool(stops)
         self._parser = None if plain else OutputParser(tools, in_reasoning)
         self.tokens: list[int] = []
         self.reasoning_tokens = 0

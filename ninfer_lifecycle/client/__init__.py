@@ -12,6 +12,7 @@ from ninfer_lifecycle.client.errors import (
     EngineUnreachableError,
 )
 from ninfer_lifecycle.client.replies import Health, HttpReply, ModelCard, ResponseReply, TokenDetails, Usage
+from ninfer_lifecycle.client.streaming import StreamedReply
 
 __all__ = [
     "DEFAULT_DEADLINES",
@@ -26,6 +27,7 @@ __all__ = [
     "HttpReply",
     "ModelCard",
     "ResponseReply",
+    "StreamedReply",
     "TokenDetails",
     "Usage",
 ]

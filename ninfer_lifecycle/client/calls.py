@@ -20,6 +20,7 @@ from ninfer_lifecycle.client.errors import (
     EngineUnreachableError,
 )
 from ninfer_lifecycle.client.replies import Deleted, Health, HttpReply, ModelCard, ModelList, ResponseReply, TokenCount
+from ninfer_lifecycle.client.streaming import StreamedReply, events, is_output, last_reply
 
 MAX_REPLY_BYTES = 64 * 2**20
 
@@ -104,6 +105,33 @@ class EngineClient:
         reply = self._once("POST", "/v1/responses", body, _session_header(session),
                            timeout_s or self.deadlines.generate_s)
         return _parse(ResponseReply, _successful(reply))
+
+    def stream_response(
+        self, body: Mapping[str, Any], session: str | None = None, timeout_s: float | None = None
+    ) -> StreamedReply:
+        """POST /v1/responses as a stream, sent once. Raises EngineProtocolError when it ends without a last event."""
+        limit_s = timeout_s or self.deadlines.generate_s
+        started, arrivals = self._clock(), list[float]()
+        what = f"POST {self.base_url}/v1/responses as a stream"
+        timeout = httpx.Timeout(limit_s, connect=min(self.deadlines.connect_s, limit_s))
+        try:
+            with self._http.stream("POST", "/v1/responses", json={**body, "stream": True},
+                                   headers=_session_header(session), timeout=timeout) as reply:
+                if reply.status_code != 200:
+                    _successful(HttpReply(reply.status_code, dict(reply.headers), reply.read(), 0.0))
+                for event in events(reply.iter_lines()):
+                    at = self._clock() - started
+                    if at > limit_s:
+                        raise EngineDeadlineError(f"{what}: not whole after {limit_s:g} s", _SLOW)
+                    if is_output(event):
+                        arrivals.append(at)
+                    if (last := last_reply(event)) is not None:
+                        return StreamedReply(last, tuple(arrivals))
+        except httpx.TimeoutException as error:
+            raise EngineDeadlineError(f"{what}: no reply within {limit_s:g} s", _SLOW) from error
+        except httpx.HTTPError as error:
+            raise EngineUnreachableError(f"{what}: {_reason(error)}", "read the engine's log") from error
+        raise EngineProtocolError(f"{what}: it ended without a last event")
 
     def input_tokens(self, body: Mapping[str, Any], session: str | None = None) -> int:
         """POST /v1/responses/input_tokens: tokens that this input would be. Changes nothing."""

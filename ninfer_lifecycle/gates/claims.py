@@ -7,6 +7,7 @@ request or fact, what was seen and what it is held to. One that does not hold fa
 from typing import assert_never
 
 from ninfer_lifecycle.evidence import FactEvidence, RequestEvidence
+from ninfer_lifecycle.gates.pairs import ratio_check
 from ninfer_lifecycle.gates.tally import Evidence, Judgement, Place, reported_reuse, settle, simple, tally
 from ninfer_lifecycle.gates.thresholds import Claim
 from ninfer_lifecycle.gates.verdict import Check, CheckName, Unit
@@ -14,11 +15,23 @@ from ninfer_lifecycle.gates.verdict import Check, CheckName, Unit
 
 def claim_checks(claims: tuple[Claim, ...], evidence: Evidence) -> list[Check]:
     """One check a claim, in the plan's order."""
-    return [_reuse(claim, evidence) if claim.kind == "reuse" else _fact(claim, evidence) for claim in claims]
+    return [_check(claim, evidence) for claim in claims]
+
+
+def _check(claim: Claim, evidence: Evidence) -> Check:
+    match claim.kind:
+        case "reuse":
+            return _reuse(claim, evidence)
+        case "fact":
+            return _fact(claim, evidence)
+        case "ratio":
+            return ratio_check(claim, evidence)
+        case _:
+            assert_never(claim.kind)
 
 
 def _reuse(claim: Claim, evidence: Evidence) -> Check:
-    records = [record for record in evidence.requests if record.purpose == claim.name]
+    records = [record for record in evidence.own if record.purpose == claim.name]
     counted = tally(records, _judge)
     check = settle(CheckName.REUSE_AS_EXPECTED, Place(), counted, expected=claim.trials, unit=Unit.TOKENS,
                    threshold=0, observed=max(counted.observed, default=None))

@@ -17,8 +17,9 @@ def plan_check(plan: PlanSummary, evidence: Evidence) -> Check:
     bases = {(record.response_id, record.template_tokens) for record in evidence.of(Step.BASE)
              if record.response_id and not is_failed(record)}
     siblings: Counter[tuple[str | None, int, int | None]] = Counter()
+    lives = _lives(plan, evidence)
     for record in evidence.requests:
-        if not 0 <= record.epoch < plan.epochs + plan.later_epochs:
+        if not 0 <= record.epoch < lives:
             gaps.append(f"{record.request_id} is of epoch {record.epoch}, which the plan does not have")
         if record.step not in _ANY_SIZE and record.template_tokens not in plan.template_tokens:
             gaps.append(f"{record.request_id} stands on {record.template_tokens} tokens, which the plan does not have")
@@ -34,6 +35,14 @@ def plan_check(plan: PlanSummary, evidence: Evidence) -> Check:
 _ANY_SIZE = (Step.CONTROL_NEVER_SEEN, Step.CONTROL_EXACT_REPEAT, Step.OTHER)
 
 
+def _lives(plan: PlanSummary, evidence: Evidence) -> int:
+    """Lives of the engine that the evidence may span: the plan's, and one more for each time a run was taken up again.
+
+    An interruption adds a life, and with it a restart to prove; it takes nothing away from what the plan asks for.
+    """
+    return plan.epochs + plan.later_epochs + sum(record.interrupted is True for record in evidence.epochs)
+
+
 def restart_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
     """restart_proved of every epoch but the first: the work counter fell, another process, the same identity.
 
@@ -41,7 +50,7 @@ def restart_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
     """
     epochs = {record.epoch: record for record in evidence.epochs}
     checks = []
-    for number in range(1, plan.epochs + plan.later_epochs):
+    for number in range(1, _lives(plan, evidence)):
         before, after = epochs.get(number - 1), epochs.get(number)
         ids = [f"epoch/{number - 1}", f"epoch/{number}"]
         if before is None or after is None:
@@ -49,7 +58,7 @@ def restart_checks(plan: PlanSummary, evidence: Evidence) -> list[Check]:
                                  gaps=["an epoch is missing"], trials=0))
             continue
         misses = _restart_faults(before, after)
-        misses += [f"{record.request_id} was answered by another process" for record in evidence.requests
+        misses += [f"{record.request_id} was answered by another process" for record in evidence.own
                    if record.epoch == number and record.server_instance_id not in (None, after.server_instance_id)]
         gaps = ["the work counter was not read on both sides"] if _unread(before, after) else []
         checks.append(simple(CheckName.RESTART_PROVED, Place(epoch=number), ids=ids, misses=misses, gaps=gaps,
@@ -107,7 +116,7 @@ def _save_id(save: SaveEvidence) -> str:
 
 def accounting_check(evidence: Evidence) -> Check:
     """Every answer adds up: reused + computed = prompt, cached = reused, no witness against another."""
-    answered = [record for record in evidence.requests if not is_failed(record)]
+    answered = [record for record in evidence.own if not is_failed(record)]
     misses: list[str] = []
     gaps: list[str] = []
     for record in answered:
@@ -128,7 +137,7 @@ def work_check(limits: Thresholds, evidence: Evidence) -> list[Check]:
     """What replies say they computed is what the engine's work counter rose by: a reported hit saved real work."""
     if not limits.require_work_accounted:
         return []
-    answered = [record for record in evidence.requests if not is_failed(record)]
+    answered = [record for record in evidence.own if not is_failed(record)]
     misses: list[str] = []
     gaps: list[str] = []
     for record in answered:

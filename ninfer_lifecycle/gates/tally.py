@@ -19,6 +19,11 @@ class Evidence:
     steps: tuple[StepEvidence, ...] = ()
     facts: tuple[FactEvidence, ...] = ()
 
+    @property
+    def own(self) -> tuple[RequestEvidence, ...]:
+        """Requests to the engine under test."""
+        return tuple(record for record in self.requests if record.engine is None)
+
     def of(self, step: Step, template_tokens: int | None = None, epoch: int | None = None) -> list[RequestEvidence]:
         """Requests of one step, of one template or of all, of one epoch or of all."""
         return [

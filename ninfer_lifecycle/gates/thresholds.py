@@ -41,12 +41,22 @@ class Thresholds(SignedDocument):
 class Claim(SignedDocument):
     """A claim of a plan beside fan-out, and how many trials it needs.
 
-    reuse: requests of that purpose reuse at least what they are expected to. fact: facts of that name hold.
+    reuse: requests of that purpose reuse at least what they are expected to. fact: facts of that name hold. ratio: over
+    blocks of requests of that purpose to this engine and to the baseline, `measure` is at most max_ratio_ppm of the
+    baseline's; trials are blocks.
     """
 
     name: str = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
-    kind: Literal["reuse", "fact"]
+    kind: Literal["reuse", "fact", "ratio"]
     trials: int = Field(ge=1)
+    measure: Literal["first_token", "decode"] | None = None
+    max_ratio_ppm: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _a_ratio_has_a_measure_and_a_limit(self) -> Self:
+        if (self.kind == "ratio") != (self.measure is not None and self.max_ratio_ppm is not None):
+            raise ValueError("a ratio, and nothing else, has a measure and a maxRatioPpm")
+        return self
 
 
 class PlanSummary(SignedDocument):

@@ -36,6 +36,7 @@ class CheckName(StrEnum):
     SLOW_ANCHOR = "slow_anchor"
     REUSE_AS_EXPECTED = "reuse_as_expected"
     FACT_HOLDS = "fact_holds"
+    BASELINE_RATIO = "baseline_ratio"
     CONTROL_NEVER_SEEN = "control_never_seen"
     CONTROL_EXACT_REPEAT = "control_exact_repeat"
 

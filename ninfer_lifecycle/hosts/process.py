@@ -30,7 +30,14 @@ from ninfer_lifecycle.hosts.placing import (
     port_is_free,
     tail_of,
 )
-from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock, Ended, EngineEndedError, wait_until_ready
+from ninfer_lifecycle.hosts.readiness import (
+    SYSTEM_CLOCK,
+    Clock,
+    Ended,
+    EngineEndedError,
+    ForeignServerError,
+    wait_until_ready,
+)
 from ninfer_lifecycle.hosts.signals import shielded
 
 ENGINE_COMMAND = (sys.executable, "-m", "ninfer_engine.cli")
@@ -70,15 +77,18 @@ class ProcessHost:
         self.cleanup()
 
     def start(self, spec: EngineSpec) -> RunningEngine:
-        """See Host. A port that another process takes between the choice and the bind is chosen anew."""
+        """See Host. A port that another process takes between the choice and the bind is chosen anew: an engine loads
+        for a while before it listens.
+        """
         check_inputs(spec)
         if spec.port and not port_is_free(spec.port):
             raise PortTakenError(spec.port)
         for attempt in range(_PORT_TRIES):
+            port = spec.port or free_port()
             try:
-                return self._start_on(spec, spec.port or free_port())
-            except EngineEndedError as error:
-                if "address already in use" not in error.message.lower():
+                return self._start_on(spec, port)
+            except (EngineEndedError, ForeignServerError) as error:
+                if not _lost_its_port(error, port):
                     raise
                 if spec.port:
                     raise PortTakenError(spec.port) from error
@@ -194,6 +204,17 @@ class ProcessHost:
     def _alive(self, handle: str) -> bool:
         child = self._children.get(handle)
         return child.process.poll() is None if child is not None else _alive(handle)
+
+
+def _lost_its_port(error: EngineEndedError | ForeignServerError, port: int) -> bool:
+    """Whether a start failed because another process listens on its port. Asked after its own engine is gone.
+
+    An engine that could not bind says so in its last lines. Where another server answered before it came that far, the
+    port is still taken now; where it is free, what answered as another identity was the engine itself.
+    """
+    if isinstance(error, EngineEndedError):
+        return "address already in use" in error.message.lower()
+    return not port_is_free(port)
 
 
 def handle_of(pid: int) -> str:

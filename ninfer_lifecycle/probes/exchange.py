@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.client import EngineClient, EngineReplyError, ResponseReply
+from ninfer_lifecycle.client import EngineClient, EngineReplyError, ResponseReply, StreamedReply
 from ninfer_lifecycle.errors import EngineError
 from ninfer_lifecycle.evidence import RequestEvidence, Step
 from ninfer_lifecycle.probes.plain import UNREPORTED
@@ -17,7 +17,8 @@ class Question:
     """What is asked, and what for. template_tokens, sibling, purpose and expected_reuse_tokens as in RequestEvidence.
 
     cache_salt: prompts of different salts share nothing. alone: nothing else runs meanwhile, so that the work counter
-    tells of this request alone.
+    tells of this request alone. streamed: read the reply piece by piece. top_logprobs: ask for so many at each token.
+    block: of a paired comparison.
     """
 
     step: Step
@@ -32,6 +33,9 @@ class Question:
     cache_salt: str | None = None
     store: bool = True
     alone: bool = True
+    streamed: bool = False
+    top_logprobs: int = 0
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +58,32 @@ def response_body(question: Question, model: str, request_id: str) -> dict[str, 
         body["previous_response_id"] = question.parent
     if question.cache_salt is not None:
         body["cache_salt"] = question.cache_salt
+    if question.top_logprobs:
+        body["top_logprobs"] = question.top_logprobs
+        body["include"] = ["message.output_text.logprobs"]
     return body
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is written down of a request, and the status right after it."""
+    """What is written down of a request, and the status right after it. reply: None of a refusal."""
 
     record: RequestEvidence
     status: StatusDocument
+    reply: ResponseReply | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the prober saw around a reply: wall time by its own clock, and the status right before and right after."""
+    """What the prober saw around a reply: wall time by its own clock, and the status right before and right after.
+
+    arrivals_s: when pieces of a streamed reply arrived.
+    """
 
     wall_us: int
     before: StatusDocument
     after: StatusDocument
+    arrivals_s: tuple[float, ...] = ()
 
     @property
     def counter_rise(self) -> int | None:
@@ -92,14 +104,21 @@ def ask(client: EngineClient, question: Question, place: Place, model: str, befo
     """
     started = clock()
     try:
-        reply = client.create_response(response_body(question, model, place.request_id), question.session)
+        streamed = _send(client, response_body(question, model, place.request_id), question)
     except EngineReplyError as error:
         wall_us = _micros(clock() - started)
         after = client.status()
         return Answer(_failed(question, place, error, wall_us, after), after)
     wall_us = _micros(clock() - started)
     after = client.status()
-    return Answer(evidence_of(reply, question, place, Observed(wall_us, before, after)), after)
+    reply, seen = streamed.reply, Observed(wall_us, before, after, streamed.arrivals_s)
+    return Answer(evidence_of(reply, question, place, seen), after, reply)
+
+
+def _send(client: EngineClient, body: dict[str, Any], question: Question) -> StreamedReply:
+    if question.streamed:
+        return client.stream_response(body, question.session)
+    return StreamedReply(client.create_response(body, question.session), ())
 
 
 def evidence_of(reply: ResponseReply, question: Question, place: Place, seen: Observed) -> RequestEvidence:
@@ -113,7 +132,9 @@ def evidence_of(reply: ResponseReply, question: Question, place: Place, seen: Ob
     usage, record = reply.usage, reply.ninfer
     counter = seen.counter_rise if question.alone else None
     timings = record.timings if record else None
-    first_token_s = (reply.model_extra or {}).get("first_token_s")
+    first_token_s = seen.arrivals_s[0] if seen.arrivals_s else (reply.model_extra or {}).get("first_token_s")
+    decode_s = seen.arrivals_s[-1] - seen.arrivals_s[0] if len(seen.arrivals_s) > 1 else None
+    gap_s = StreamedReply(reply, seen.arrivals_s).longest_gap_s
     return RequestEvidence(
         **_where(question, place), http_status=200, reply_status=reply.status, wall_us=seen.wall_us,
         response_id=reply.id, server_instance_id=instance,
@@ -133,6 +154,9 @@ def evidence_of(reply: ResponseReply, question: Question, place: Place, seen: Ob
         engine_ttft_us=_micros(timings.ttft_s) if timings else None,
         restore_us=_micros(timings.restore_s) if timings else None,
         predicted_now_us=record.plan.predicted_now_ns // 1000 if record else None,
+        longest_gap_us=None if gap_s is None else _micros(gap_s),
+        decode_us=None if decode_s is None else _micros(decode_s),
+        engine_decode_us=_micros(timings.decode_s) if timings else None,
     )
 
 
@@ -178,7 +202,7 @@ def _where(question: Question, place: Place) -> dict[str, Any]:
     return {"request_id": place.request_id, "epoch": place.epoch, "order": place.order, "step": question.step,
             "template_tokens": question.template_tokens, "sibling": question.sibling,
             "parent_response_id": question.parent, "purpose": question.purpose,
-            "expected_reuse_tokens": question.expected_reuse_tokens}
+            "expected_reuse_tokens": question.expected_reuse_tokens, "block": question.block}
 
 
 def _micros(seconds: float) -> int:

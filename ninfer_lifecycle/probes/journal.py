@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TextIO
 
 from ninfer_engine.contract.base import Document
-from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, SaveEvidence, StepEvidence, jsonl
+from ninfer_lifecycle.evidence import (
+    EpochEvidence,
+    FactEvidence,
+    RecordT,
+    RequestEvidence,
+    SaveEvidence,
+    StepEvidence,
+    jsonl,
+    writable,
+)
 
 FILES: dict[type[Document], str] = {
     RequestEvidence: "requests.jsonl",
@@ -32,13 +41,14 @@ class Journal:
             directory.mkdir(parents=True, exist_ok=True)
             self._files = {kind: (directory / name).open("w", encoding="utf-8") for kind, name in FILES.items()}
 
-    def add(self, record: Document) -> None:
-        """Append one record."""
-        kind = type(record)
+    def add(self, record: RecordT) -> RecordT:
+        """Append one record; what was written, where the record held text that no file can."""
+        kind, record = type(record), writable(record)
         self._records[kind].append(record)
         if kind in self._files:
             self._files[kind].write(jsonl([record]).decode())
             self._files[kind].flush()
+        return record
 
     @property
     def requests(self) -> Sequence[RequestEvidence]:

@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -23,6 +23,7 @@ from ninfer_lifecycle.client import (
     EngineReplyError,
     EngineUnreachableError,
     ResponseReply,
+    StreamedReply,
 )
 
 UNREPORTED = "unreported"
@@ -75,11 +76,18 @@ class PlainEngine(EngineClient):
         reply = ResponseReply.model_validate({
             "id": f"plain_{secrets.token_hex(12)}", "status": "completed", "usage": _usage(done.usage),
             "output": [{"type": "message", "content": [{"type": "output_text", "text": done.text}]}],
-            "first_token_s": done.first_token_s})
+            "first_token_s": done.arrivals_s[0] if done.arrivals_s else None, "arrivals_s": done.arrivals_s})
         if body.get("store", True):
             said = self._tokenize(done.text, first=False)
             self._kept[reply.id] = _Kept(session, (*prompt, *said), reply)
         return reply
+
+    def stream_response(
+        self, body: Mapping[str, Any], session: str | None = None, timeout_s: float | None = None
+    ) -> StreamedReply:
+        """The same completion with the time of each piece: every one is streamed."""
+        reply = self.create_response(body, session, timeout_s)
+        return StreamedReply(reply, tuple((reply.model_extra or {})["arrivals_s"]))
 
     def get_response(self, response_id: str, session: str | None = None) -> ResponseReply:
         """A kept response of that session."""
@@ -157,14 +165,13 @@ class _Completion:
 
     text: str = ""
     usage: Mapping[str, Any] | None = None
-    first_token_s: float | None = None
+    arrivals_s: list[float] = field(default_factory=list)
 
     def take(self, event: Mapping[str, Any], at_s: float) -> None:
         """One event of the stream."""
         for choice in event.get("choices") or ():
             self.text += choice.get("text") or ""
-            if self.first_token_s is None:
-                self.first_token_s = at_s
+            self.arrivals_s.append(at_s)
         reported = event.get("usage")
         if reported:
             self.usage = {**reported, "timings": event.get("timings") or {}}

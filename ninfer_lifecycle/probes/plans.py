@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ninfer_engine.contract.base import Document
 from ninfer_lifecycle.errors import UsageError
-from ninfer_lifecycle.gates.plans import PLAN_PARTS, Asked, summary_of
+from ninfer_lifecycle.gates.plans import PLAN_PARTS, Asked, parts_of, summary_of
 from ninfer_lifecycle.gates.thresholds import PlanSummary
 from ninfer_lifecycle.probes.concurrency import CONCURRENCY
 from ninfer_lifecycle.probes.continuing import SIBLING_CONTINUE
@@ -16,7 +16,10 @@ from ninfer_lifecycle.probes.leaks import LEAKS
 from ninfer_lifecycle.probes.parts import Part
 from ninfer_lifecycle.probes.pressure import MULTI_SESSION, PRESSURE
 from ninfer_lifecycle.probes.protocol import PROTOCOL
+from ninfer_lifecycle.probes.recall import RECALL
 from ninfer_lifecycle.probes.run import ProbeStep
+from ninfer_lifecycle.probes.soak import SOAK
+from ninfer_lifecycle.probes.throughput import THROUGHPUT
 from ninfer_lifecycle.profiles.schema import ProbeSection
 
 
@@ -44,7 +47,8 @@ FANOUT_QUESTION = "Is every fork of every template hot, the first one after a re
 
 
 _PARTS: dict[str, Part] = {part.name: part for part in (
-    SIBLING_CONTINUE, PRESSURE, MULTI_SESSION, CONCURRENCY, EQUIVALENCE, ISOLATION, PROTOCOL, LEAKS, DURABILITY)}
+    SIBLING_CONTINUE, PRESSURE, MULTI_SESSION, CONCURRENCY, EQUIVALENCE, ISOLATION, PROTOCOL, LEAKS, THROUGHPUT,
+    RECALL, SOAK, DURABILITY)}
 
 
 def require_plan(name: str) -> str:
@@ -62,12 +66,17 @@ def questions_of(name: str) -> tuple[str, ...]:
 
 def make_plan(section: ProbeSection, nonce: str) -> Planned:
     """The plan that `section` names: its steps, their written form, and what the gates will look for."""
-    plan = PLAN_PARTS[require_plan(section.plan)]
+    require_plan(section.plan)
+    asked = asked_of(section)
+    plan = parts_of(asked)
     fanout = plan_fanout(section) if plan.fanout else FanoutSteps((), ())
     steps = (*fanout.steps, *(step for part in plan.parts for step in _PARTS[part].steps(section)))
     schedule = Schedule(
         plan=section.plan, seed=section.seed, nonce=nonce, rounds=fanout.rounds,
         steps=tuple(step.name for step in steps), estimated_tokens=sum(step.cost for step in steps))
-    asked = Asked(plan=section.plan, sizes=section.sizes, forks=section.forks, repeats=section.repeats,
-                  restarts=section.restarts)
     return Planned(steps, schedule, summary_of(asked))
+
+
+def asked_of(section: ProbeSection) -> Asked:
+    """What of the section decides what has to be shown: read as a verifier reads it from a lock file."""
+    return Asked.model_validate_json(section.model_dump_json(by_alias=True))

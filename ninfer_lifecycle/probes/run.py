@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.client import EngineClient
+from ninfer_lifecycle.client import EngineClient, ResponseReply
 from ninfer_lifecycle.errors import EngineError, NinferError
 from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, StepEvidence
 from ninfer_lifecycle.probes.exchange import Place, Question, ask, require_same_life
@@ -93,6 +93,7 @@ class ProbeRun:
     order: int = 0
     chars_per_token: float = 4.0
     waited_s: float = 0.0
+    last_reply: ResponseReply | None = None
     lineages: dict[str, Lineage] = field(default_factory=dict)
     status: StatusDocument = field(init=False)
     _first_seen: StatusDocument = field(init=False)
@@ -139,8 +140,8 @@ class ProbeRun:
         before = self.status
         with self.waiting():
             answer = ask(self.client, question, place, self.model, before, clock=self.effects.clock)
-        record, after = answer.record, answer.status
-        self.journal.add(record)
+        record, after = self.journal.add(answer.record), answer.status
+        self.last_reply = answer.reply
         self.status = after
         self.watcher.request_done(record)
         self.watcher.status_seen(after)
@@ -167,12 +168,13 @@ class ProbeRun:
         with self.waiting(), ThreadPoolExecutor(len(questions)) as pool:
             answers = list(pool.map(lambda one: ask(client, one[0], one[1], model, before, clock=clock),
                                     zip(questions, places, strict=True)))
+        records = []
         for answer in answers:
-            self.journal.add(answer.record)
-            self.watcher.request_done(answer.record)
+            records.append(self.journal.add(answer.record))
+            self.watcher.request_done(records[-1])
             require_same_life(before, answer.status, "requests sent together")
         self.refresh()
-        return [answer.record for answer in answers]
+        return records
 
     def fact(self, claim: str, observed: int | None, relation: Literal["equal", "at_most", "at_least"], required: int,
              detail: str | None = None, requests: Sequence[str] = ()) -> None:
@@ -262,5 +264,4 @@ def _run_step(step: ProbeStep, run: ProbeRun) -> None:
             epoch=epoch, order=run.next_order(), name=step.name, outcome=outcome, detail=detail,
             template_tokens=step.template_tokens, wall_us=round(wall * 1e6),
             prober_us=max(0, round((wall - (run.waited_s - waited)) * 1e6)))
-        run.journal.add(record)
-        run.watcher.step_ended(record)
+        run.watcher.step_ended(run.journal.add(record))

@@ -89,8 +89,11 @@ class HostSection(Section):
 
 
 PlanName = Literal["fanout", "quick", "release", "sibling-continue", "pressure", "multi-session", "concurrency",
-                   "equivalence", "isolation", "protocol", "leaks", "durability"]
+                   "equivalence", "isolation", "protocol", "leaks", "throughput", "recall", "soak", "durability"]
 """The plans that `gates.plans` defines."""
+
+PartName = Literal["sibling-continue", "pressure", "multi-session", "concurrency", "equivalence", "isolation",
+                   "protocol", "leaks", "throughput", "recall", "soak", "durability"]
 
 
 class ProbeSection(Section):
@@ -98,9 +101,22 @@ class ProbeSection(Section):
 
     forks: stored siblings of each base, before and after each restart. forkInputTokens: what a fork adds to its
     template's tokens; the *Output* keys are reply lengths. repeats: rounds over all sizes in one process.
+
+    parts: what runs beside the plan's own, so that a profile composes a plan of its own. planVersion: 1 claims what the
+    first version of the plans did. baseline: another profile to compare throughput with, side by side on the same
+    host; maxBaselineRatioPpm: how much longer this one may take. topLogprobs: compare so many at each token. soakSeconds:
+    how long a soak lasts. budgetTokens, budgetSeconds: what may be spent to narrow gates.maxMissBoundPpm.
     """
 
     plan: PlanName = "fanout"
+    plan_version: Literal[1, 2] = 2
+    parts: tuple[PartName, ...] = ()
+    baseline: str | None = None
+    max_baseline_ratio_ppm: Annotated[int, Field(ge=1)] = 1_100_000
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    soak_seconds: Annotated[int, Field(ge=1, le=7 * 86_400)] = 60
+    budget_tokens: Annotated[int, Field(ge=0)] = 200_000
+    budget_seconds: Annotated[int, Field(ge=0)] = 900
     sizes: Annotated[tuple[Annotated[int, Field(ge=64)], ...], Field(min_length=1)]
     forks: Annotated[int, Field(ge=1, le=64)] = 4
     repeats: Annotated[int, Field(ge=1, le=100)] = 1

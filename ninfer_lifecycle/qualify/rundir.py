@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from ninfer_engine.contract.status import StatusDocument
 from ninfer_lifecycle.errors import UsageError
-from ninfer_lifecycle.evidence import RequestEvidence, StepEvidence
+from ninfer_lifecycle.evidence import RequestEvidence, StepEvidence, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Any) -> None:
         """A JSON document that people read."""
-        self.write_bytes(name, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+        self.write_bytes(name, printable(text).encode() + b"\n")
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """A file, whole or not at all."""

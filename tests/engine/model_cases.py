@@ -21,6 +21,14 @@ def tiny_directory() -> Path:
 
 
 @cache
+def tiny_of_four_layers() -> Path:
+    """Half the layers, the only full-attention one last: long prompts in seconds."""
+    directory = Path(mkdtemp(prefix="ninfer-tiny4-"))
+    make_model(directory, layers=4)
+    return directory
+
+
+@cache
 def tiny() -> LoadedModel:
     return load_model(tiny_directory())
 

@@ -6,6 +6,7 @@ Standard library only, so that it runs in a bare container. It speaks /health an
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -98,6 +99,17 @@ def misbehave_before_serving(behaviour):
         say(f"worker {worker.pid}", flush=True)
 
 
+def wait_while_taken(port):
+    """Never try to listen on a port that someone has: like an engine that loads for long."""
+    while True:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                return listener.bind(("127.0.0.1", port))
+            except OSError:
+                time.sleep(0.05)
+
+
 def main():
     behaviour, options = sys.argv[1], parse_options(sys.argv[3:])
     say(f"fake engine: {behaviour} as {os.getuid()}", flush=True)
@@ -112,6 +124,8 @@ def main():
     if isinstance(options.get("session-checkpoint-dir"), str):
         with (Path(options["session-checkpoint-dir"]) / "lives").open("a") as file:
             file.write("life\n")
+    if behaviour == "loads_while_a_stranger_has_its_port":
+        wait_while_taken(int(options["port"]))
     server = ThreadingHTTPServer((options.get("host", "127.0.0.1"), int(options.get("port", 8080))), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -6,8 +6,11 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity
-from ninfer_lifecycle.hosts.placing import PortTakenError
+from ninfer_lifecycle.hosts.placing import PortTakenError, free_port, port_is_free
 from ninfer_lifecycle.hosts.process import ProcessHost
 from ninfer_lifecycle.hosts.readiness import EngineEndedError, ForeignServerError, NeverReadyError
 
@@ -123,6 +126,80 @@ def test_a_taken_port_is_refused_before_anything_starts(spec: EngineSpec) -> Non
         with host() as place, pytest.raises(PortTakenError, match=f"port {port}"):
             place.start(changed(spec, port=port))
     assert not (spec.run_dir / "engine.log").exists()
+
+
+class NotFound(BaseHTTPRequestHandler):
+    """A server of something else: healthy, and it knows no status document."""
+
+    def do_GET(self) -> None:
+        body = b"{}" if self.path == "/health" else b'{"error":{"message":"no","type":"t","code":"not_found"}}'
+        self.send_response(200 if self.path == "/health" else 404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Quiet."""
+
+
+def looks_free_once(really: Callable[[int], bool]) -> Callable[[int], bool]:
+    """The port is taken right after it was found free."""
+    asked: list[int] = []
+
+    def is_free(port: int) -> bool:
+        asked.append(port)
+        return len(asked) == 1 or really(port)
+
+    return is_free
+
+
+def ports_in_order(monkeypatch: pytest.MonkeyPatch, *first: int) -> list[int]:
+    """The host is given these ports first, and free ones afterwards; what it was given is noted."""
+    given: list[int] = []
+
+    def choose() -> int:
+        given.append(first[len(given)] if len(given) < len(first) else free_port())
+        return given[-1]
+
+    monkeypatch.setattr("ninfer_lifecycle.hosts.process.free_port", choose)
+    return given
+
+
+def test_a_port_that_another_process_took_before_the_bind_is_chosen_anew(
+    spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        given = ports_in_order(monkeypatch, listener.getsockname()[1])
+        with host() as place:
+            assert place.start(spec).base_url == f"http://127.0.0.1:{given[1]}"
+            assert len(place._children) == 1
+
+
+def test_a_stranger_that_answers_on_the_chosen_port_while_the_engine_loads_makes_it_choose_anew(
+    spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ninfer_lifecycle.hosts.readiness.FOREIGN_GRACE_S", 0.2)
+    with ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as stranger:
+        threading.Thread(target=stranger.serve_forever, args=(0.02,), daemon=True).start()
+        given = ports_in_order(monkeypatch, stranger.server_port)
+        with host("loads_while_a_stranger_has_its_port") as place:
+            engine = place.start(spec)
+            assert engine.base_url == f"http://127.0.0.1:{given[1]}"
+        stranger.shutdown()
+
+
+def test_a_port_that_was_asked_for_and_is_lost_to_a_stranger_is_not_exchanged(
+    spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ninfer_lifecycle.hosts.readiness.FOREIGN_GRACE_S", 0.2)
+    monkeypatch.setattr("ninfer_lifecycle.hosts.process.port_is_free", looks_free_once(port_is_free))
+    with ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as stranger:
+        threading.Thread(target=stranger.serve_forever, args=(0.02,), daemon=True).start()
+        with host("loads_while_a_stranger_has_its_port") as place, pytest.raises(PortTakenError):
+            place.start(changed(spec, port=stranger.server_port))
+        stranger.shutdown()
 
 
 def test_a_missing_model_is_refused_before_anything_starts(spec: EngineSpec, tmp_path: Path) -> None:

@@ -28,17 +28,40 @@ from ninfer_engine.context.types import (
 )
 
 COSTS = CostModel(
-    chunk_ns=1000.0, token_ns=100.0, pair_ns=0.5, d2h_ns_per_byte=3.0, h2d_ns_per_byte=2.0, d2d_ns_per_byte=0.25,
-    chunk_tokens=64, source="test",
+    chunk_ns=1000.0,
+    token_ns=100.0,
+    pair_ns=0.5,
+    d2h_ns_per_byte=3.0,
+    h2d_ns_per_byte=2.0,
+    d2d_ns_per_byte=0.25,
+    chunk_tokens=64,
+    source="test",
 )
 
 
-def capacities(device: int = 1, host: int = 2, pages: int = 24, host_pages: int = 8, private: int = 2, anchors: int = 2,
-               shared: int = 4, concurrency: int = 1) -> Capacities:
+def capacities(
+    device: int = 1,
+    host: int = 2,
+    pages: int = 24,
+    host_pages: int = 8,
+    private: int = 2,
+    anchors: int = 2,
+    shared: int = 4,
+    concurrency: int = 1,
+) -> Capacities:
     """Small capacities: pages of 100 bytes, images of 500."""
-    return Capacities(device_state_extra=device, host_state_slots=host, device_pages=pages, host_kv_bytes=host_pages * 100,
-                      page_bytes=100, image_bytes=500, private_catalog=private, shared_catalog=shared,
-                      anchors_per_continuation=anchors, max_concurrency=concurrency)
+    return Capacities(
+        device_state_extra=device,
+        host_state_slots=host,
+        device_pages=pages,
+        host_kv_bytes=host_pages * 100,
+        page_bytes=100,
+        image_bytes=500,
+        private_catalog=private,
+        shared_catalog=shared,
+        anchors_per_continuation=anchors,
+        max_concurrency=concurrency,
+    )
 
 
 @dataclass
@@ -105,8 +128,9 @@ class World:
         self.now = 0.0
         self.count = 0
 
-    def request(self, tokens: list[int], session: str | None = None, parent: str | None = None, reserve: int = 0,
-                salt: str = "") -> PlanRequest:
+    def request(
+        self, tokens: list[int], session: str | None = None, parent: str | None = None, reserve: int = 0, salt: str = ""
+    ) -> PlanRequest:
         """A request at the present time, under a fresh id."""
         self.count += 1
         return PlanRequest(f"r{self.count}", TokenArray.of(tokens), self.now, salt, session, parent, reserve)
@@ -134,8 +158,14 @@ class World:
         """End a sequence."""
         self.memory.release(self.cache.end(name))
 
-    def run(self, tokens: list[int], reply: list[int], session: str | None = None, parent: str | None = None,
-            store: bool = True) -> Plan:
+    def run(
+        self,
+        tokens: list[int],
+        reply: list[int],
+        session: str | None = None,
+        parent: str | None = None,
+        store: bool = True,
+    ) -> Plan:
         """A whole request: plan, prefill with its splits, reply, store, end. Time passes by a second."""
         plan = self.cache.plan(self.request(tokens, session, parent, len(reply)))
         name = self.begin(plan)
@@ -151,8 +181,9 @@ class World:
     def consistent(self) -> None:
         """Memory holds exactly what the brain refers to, where the brain believes it to be."""
         inventory = self.cache._inventory
-        assert {p: (Tier.HOST if p in inventory.tree.on_host else Tier.DEVICE) for p in inventory.tree.references} \
-            == self.memory.pages
+        assert {
+            p: (Tier.HOST if p in inventory.tree.on_host else Tier.DEVICE) for p in inventory.tree.references
+        } == self.memory.pages
         assert {c.image: c.tier for c in inventory.checkpoints.values()} == self.memory.images
 
 
@@ -168,8 +199,13 @@ def _potential(frontier: int) -> int:
     return COSTS.potential(frontier)
 
 
-def _loss(victims: tuple[Checkpoint, ...], gain: int, height: dict[int, int], mass: dict[int, int],
-          above: dict[int, list[int]]) -> int:
+def _loss(
+    victims: tuple[Checkpoint, ...],
+    gain: int,
+    height: dict[int, int],
+    mass: dict[int, int],
+    above: dict[int, list[int]],
+) -> int:
     """Loss of a set: each victim falls to the deepest checkpoint above it that remains."""
     gone = {v.id for v in victims}
     total = 0
@@ -188,12 +224,22 @@ def brute_plan(cache: ContextCache, request: PlanRequest) -> int | None:
     tokens = {c.id: inventory.tree.tokens(c.node) for c in checkpoints}
     height = {c.id: _potential(c.node.frontier) for c in checkpoints}
     mass = {c.id: c.mass for c in checkpoints}
-    above = {c.id: [d.id for d in checkpoints if d is not c and len(tokens[d.id]) < len(tokens[c.id])
-                    and c.node.frontier > d.node.frontier and _under(c.node, d.node)] for c in checkpoints}
+    above = {
+        c.id: [
+            d.id
+            for d in checkpoints
+            if d is not c
+            and len(tokens[d.id]) < len(tokens[c.id])
+            and c.node.frontier > d.node.frontier
+            and _under(c.node, d.node)
+        ]
+        for c in checkpoints
+    }
     gain = max(0, prices.image_host_read - prices.image_device_read)
     prompt = request.tokens
-    resumable = [c for c in checkpoints if c.node.frontier < len(prompt)
-                 and prompt.part(0, c.node.frontier) == tokens[c.id]]
+    resumable = [
+        c for c in checkpoints if c.node.frontier < len(prompt) and prompt.part(0, c.node.frontier) == tokens[c.id]
+    ]
     best: int | None = None
     for candidate in [*resumable, None]:
         cost = _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height, mass, above)
@@ -224,7 +270,7 @@ def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height,
         mine = _lineage(cache, candidate.node)
         held |= mine
         still |= {page for step in candidate.node.ancestors() for page in step.pages}
-        hosted = sum(page in tree.on_host for step in candidate.node.ancestors() for page in step.pages[step.joined:])
+        hosted = len(mine & tree.on_host)
         need += hosted
         now += hosted * prices.page_read
         now += prices.image_device_read if candidate.tier is Tier.DEVICE else prices.image_host_read
@@ -236,7 +282,9 @@ def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height,
     for size in range(len(pool) + 1):
         for victims in combinations(pool, size):
             gone = {v.id for v in victims}
-            if any(below.id not in gone for v in victims for below in _below(v)) or any(v.node.pins_below for v in victims):
+            if any(below.id not in gone for v in victims for below in _below(v)) or any(
+                v.node.pins_below for v in victims
+            ):
                 continue  # a checkpoint that others, or running sequences, stand on is never given up for pages
             used = set(held)
             for survivor in checkpoints:
@@ -266,16 +314,31 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
     tokens = sequence.tokens.part(0, plan.frontier)
     unit, prices = inventory.scale.scale(plan.now), inventory.value.unit
     gain = max(0, prices.image_host_read - prices.image_device_read)
-    everyone = [(c, inventory.tree.tokens(c.node)) for c in inventory.checkpoints.values()
-                if _salt_of(cache, c.node) == sequence.salt]
+    everyone = [
+        (c, inventory.tree.tokens(c.node))
+        for c in inventory.checkpoints.values()
+        if _salt_of(cache, c.node) == sequence.salt
+    ]
     foreign = [c for c in inventory.checkpoints.values() if _salt_of(cache, c.node) != sequence.salt]
-    ghosts = [(n.tombstone.weight, inventory.tree.tokens(n)) for n in inventory.tree.roots[sequence.salt].subtree()
-              if n.tombstone is not None and n.checkpoint is None] if sequence.salt in inventory.tree.roots else []
+    ghosts = (
+        [
+            (n.tombstone.weight, inventory.tree.tokens(n))
+            for n in inventory.tree.roots[sequence.salt].subtree()
+            if n.tombstone is not None and n.checkpoint is None
+        ]
+        if sequence.salt in inventory.tree.roots
+        else []
+    )
     shallower = [c for c, t in everyone if len(t) < plan.frontier and tokens.part(0, len(t)) == t]
     above = max(shallower, key=lambda c: c.node.frontier, default=None)
     deeper = [(c, t) for c, t in everyone if len(t) > plan.frontier and t.part(0, plan.frontier) == tokens]
-    heirs = sum(w for w, t in ghosts if len(t) > plan.frontier and t.part(0, plan.frontier) == tokens and not any(
-        len(d) <= len(t) and t.part(0, len(d)) == d for _, d in deeper))
+    heirs = sum(
+        w
+        for w, t in ghosts
+        if len(t) > plan.frontier
+        and t.part(0, plan.frontier) == tokens
+        and not any(len(d) <= len(t) and t.part(0, len(d)) == d for _, d in deeper)
+    )
     own = inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)), plan.now)
     returning = sum(w for w, t in ghosts if t == tokens)
     own += returning
@@ -290,11 +353,20 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
     for tier in Tier:
         for drops in (combo for n in range(len(pool) + 1) for combo in combinations(pool, n)):
             for demotes in _demotions(pool, drops):
-                device = inventory.device_images + (tier is Tier.DEVICE) - len(demotes) - sum(d.tier is Tier.DEVICE for d in drops)
-                host = inventory.host_images + (tier is Tier.HOST) + len(demotes) - sum(d.tier is Tier.HOST for d in drops)
+                device = (
+                    inventory.device_images
+                    + (tier is Tier.DEVICE)
+                    - len(demotes)
+                    - sum(d.tier is Tier.DEVICE for d in drops)
+                )
+                host = (
+                    inventory.host_images + (tier is Tier.HOST) + len(demotes) - sum(d.tier is Tier.HOST for d in drops)
+                )
                 if device > inventory.capacities.device_state_extra or host > inventory.capacities.host_state_slots:
                     continue
-                cost = prices.image_device_read * unit if tier is Tier.DEVICE else prices.image_demote * unit + mass * gain
+                cost = (
+                    prices.image_device_read * unit if tier is Tier.DEVICE else prices.image_demote * unit + mass * gain
+                )
                 cost += spare if drops else 0
                 cost += sum(prices.image_demote * unit + d.mass * gain for d in demotes)
                 cost += _newcomer_loss(cache, drops, plan.frontier, mass, heirs, above, everyone, tokens, gain)
@@ -321,8 +393,9 @@ def _newcomer_loss(cache, drops, frontier, mass, heirs, above, everyone, tokens,
         mine = content.get(drop.id)
         if mine is not None and len(mine) > frontier and mine.part(0, frontier) == tokens:
             heights.append(frontier)
-        total += weight * (_potential(drop.node.frontier) + (gain if drop.tier is Tier.DEVICE else 0)
-                           - _potential(max(heights)))
+        total += weight * (
+            _potential(drop.node.frontier) + (gain if drop.tier is Tier.DEVICE else 0) - _potential(max(heights))
+        )
     return total
 
 

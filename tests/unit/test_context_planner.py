@@ -1,22 +1,28 @@
 """The planner against brute force over random small inventories, on every axis."""
 
 import pytest
+from context_world import World, brute_plan, brute_publish, capacities
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ninfer_engine.context.types import CheckpointKind, Policy
-from context_world import World, brute_plan, brute_publish, capacities
 
 CAPACITIES = st.builds(
-    capacities, device=st.integers(0, 3), host=st.integers(0, 3), pages=st.integers(6, 20), host_pages=st.integers(0, 10),
-    private=st.integers(0, 3))
+    capacities,
+    device=st.integers(0, 3),
+    host=st.integers(0, 3),
+    pages=st.integers(6, 20),
+    host_pages=st.integers(0, 10),
+    private=st.integers(0, 3),
+)
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[int, int, int, int, bool, bool]]:
     """Requests as (which earlier text, cut, new tokens, reply, stored, left running)."""
-    step = st.tuples(st.integers(0, 7), st.integers(0, 400), st.integers(1, 260), st.integers(1, 90), st.booleans(),
-                     st.booleans())
+    step = st.tuples(
+        st.integers(0, 7), st.integers(0, 400), st.integers(1, 260), st.integers(1, 90), st.booleans(), st.booleans()
+    )
     return draw(st.lists(step, min_size=1, max_size=8))
 
 
@@ -60,8 +66,11 @@ def play(world: World, history: list[tuple[int, int, int, int, bool, bool]], che
         assert world.cache.audit() == []
 
 
-def publish(world: World, name: str, frontier: int, kind: CheckpointKind, reply: list[int] | None, check: bool) -> int | None:
+def publish(
+    world: World, name: str, frontier: int, kind: CheckpointKind, reply: list[int] | None, check: bool
+) -> int | None:
     from ninfer_engine.context.tokens import TokenArray
+
     plan = world.cache.publish_plan(name, frontier, kind, world.now, TokenArray.of(reply) if reply else None)
     if check and plan.existing is None:
         assert plan.total_stored == brute_publish(world.cache, plan)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ninfer_engine.memory.store.database import Database
 from ninfer_engine.memory.store.durable import DurableStore
-from ninfer_engine.memory.store.envelope import Sealed, differing_parts, seal
+from ninfer_engine.memory.store.envelope import Sealed, differing_parts, seal, unseal
 from ninfer_engine.memory.store.errors import (
     ArchiveError,
     GenerationError,
@@ -34,6 +34,7 @@ from ninfer_engine.memory.store.objects import (
     entry_of,
     write_objects,
 )
+from ninfer_engine.memory.store.origin import OriginKey
 from ninfer_engine.memory.store.saving import make_room, publish_record
 
 _ITEM = 32 + ENTRY_BYTES
@@ -102,6 +103,20 @@ def import_session(store: DurableStore, source: Path, force: bool = False) -> Ar
     except OSError as error:
         raise StoreUnavailableError(f"the archive cannot be read: {error.strerror}") from error
     return ArchiveResult(sealed.header.session, sealed.header.generation, len(entries), written + len(record))
+
+
+def archive_fingerprint(source: Path, key: OriginKey) -> dict[str, str]:
+    """The configuration that an archive's session was saved under. Raises as `import_session`."""
+    try:
+        with source.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
+            members = iter(tar)
+            if _member(tar, members, "ninfer-session") != b"1":
+                raise ArchiveError("the archive is of a newer form: use the engine that wrote it")
+            return unseal(_member(tar, members, "record"), key, require_origin=False).header.fingerprint
+    except tarfile.TarError as error:
+        raise ArchiveError(f"{source.name} is not a session archive, or is cut short: {error}") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"the archive cannot be read: {error.strerror}") from error
 
 
 def _import_objects(store: DurableStore, database: Database, tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo],

@@ -7,17 +7,21 @@ share pages share them here too. Objects that no manifest refers to are dropped 
 Threads: everything may be called from any thread. One save, delete or collection runs at a time; reads never wait.
 """
 
+import contextlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
+
+from pydantic import ValidationError
 
 from ninfer_engine.contract.checkpoints import CheckpointStatus
 from ninfer_engine.memory.store.collect import GcResult, collect_garbage
 from ninfer_engine.memory.store.context import StoreContext
 from ninfer_engine.memory.store.database import Database
-from ninfer_engine.memory.store.envelope import Sealed, differing_parts
+from ninfer_engine.memory.store.envelope import Header, Sealed, differing_parts
 from ninfer_engine.memory.store.errors import (
     ObjectMissingError,
     SessionMissingError,
@@ -61,6 +65,12 @@ class DurableStore:
         except StoreError:
             return store
         return store
+
+    def bound_to(self, fingerprint: Mapping[str, str]) -> Self:
+        """The same open files, seen by another configuration. Only this one is to be closed."""
+        other = type(self)(replace(self.context, fingerprint=dict(fingerprint)))
+        other._opened = self.database()
+        return other
 
     def close(self) -> None:
         """Close the files; a later call opens them again."""
@@ -154,6 +164,16 @@ class DurableStore:
         database = self.database()
         with database.read() as txn:
             return self.context.sessions.names(database, txn)
+
+    def headers(self) -> list[Header]:
+        """What the stored sessions say of themselves, unverified; those that cannot be read are left out."""
+        database, found = self.database(), []
+        with database.read() as txn:
+            for name in self.context.sessions.names(database, txn):
+                record = self.context.sessions.record(database, txn, name) or b""
+                with contextlib.suppress(ValidationError):
+                    found.append(Header.model_validate_json(record.split(b"\n", 1)[0]))
+        return found
 
     def used_bytes(self) -> int:
         """Bytes of the quota in use; kept across restarts."""

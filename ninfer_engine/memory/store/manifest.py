@@ -78,10 +78,12 @@ class ContinuationRecord(Document):
 
 
 class ResponseRecord(Document):
-    """One stored response; `document` is the object that holds it, as JSON."""
+    """One stored response. document: the object that holds it, as JSON, without its tokens. tokens: the objects that
+    hold those, in runs of equal length: siblings share all runs but the last ones, and none needs another response."""
 
     response_id: str
     document: Digest
+    tokens: DigestList = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +182,4 @@ class SessionManifest(Document):
             yield checkpoint.image
         for record in self.responses:
             yield record.document
+            yield from record.tokens

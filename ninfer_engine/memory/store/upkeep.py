@@ -118,7 +118,8 @@ def prune(manifest: SessionManifest, holds: Callable[[bytes], bool]) -> SessionM
     return manifest.model_copy(update={
         "checkpoints": tuple(item for item in manifest.checkpoints if item.number in kept),
         "continuations": continuations,
-        "responses": tuple(item for item in manifest.responses if holds(item.document)),
+        "responses": tuple(item for item in manifest.responses
+                           if all(holds(digest) for digest in (item.document, *item.tokens))),
     })
 
 

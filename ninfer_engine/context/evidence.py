@@ -1,0 +1,47 @@
+"""What events say about the future: how a checkpoint's weight starts, grows and settles.
+
+A stored response awaits one continuation. A response whose prompt was mostly new is a template: more forks than one are
+expected of it. Each fork seen announces further ones. What was awaited and has come is taken back, all but a share;
+and when a child is continued itself, its line is a conversation and not a fan-out, so the template's expectation
+settles too.
+"""
+
+from ninfer_engine.context.inventory import Inventory
+from ninfer_engine.context.publishing import held_weight
+from ninfer_engine.context.sequences import Sequence
+from ninfer_engine.context.tree import Checkpoint
+from ninfer_engine.context.types import CheckpointKind, PlanRequest, PublishPlan
+
+
+def note_resume(inventory: Inventory, checkpoint: Checkpoint, request: PlanRequest) -> None:
+    """A sequence resumes at a checkpoint."""
+    announced = inventory.scale.stored(inventory.policy.resumed, request.now)
+    inventory.add_weight(checkpoint, own=announced - _settled(inventory, checkpoint.awaited))
+    checkpoint.awaited = 0
+    checkpoint.resumes += 1
+    inventory.note_session(checkpoint, request.session)
+    above = checkpoint.node.anchor()
+    while above is not None and above.checkpoint is not None and above.checkpoint.kind is not CheckpointKind.ENDPOINT:
+        above = above.anchor()
+    parent = above.checkpoint if above is not None else None
+    if parent is not None and parent.forks == 1 and checkpoint.kind is CheckpointKind.ENDPOINT:
+        inventory.add_weight(parent, own=-_settled(inventory, parent.template))
+        parent.template = 0
+
+
+def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> int:
+    """Stored weight that publishing at the plan's frontier is evidence of."""
+    return inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)), plan.now)
+
+
+def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
+    """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
+    inventory.note_session(checkpoint, sequence.session)
+    if plan.kind is CheckpointKind.ENDPOINT:
+        checkpoint.awaited = inventory.scale.stored(inventory.policy.stored, plan.now)
+        checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited
+
+
+def _settled(inventory: Inventory, expectation: int) -> int:
+    """The part of an expectation that goes once it has been met."""
+    return round(expectation * (1 - inventory.policy.continued))

@@ -1,0 +1,210 @@
+"""Bringing a saved session back while other requests go on.
+
+Three short visits to the engine thread frame the reading: reserve room, publish, or give the room back. In between a
+thread of its own reads, verifies and fills, one object at a time; nobody can resume from what is not whole yet, since
+the brain hears of it last.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ninfer_engine.context.errors import ContextError
+from ninfer_engine.context.reserving import Reservation
+from ninfer_engine.context.types import Released, Tier
+from ninfer_engine.contract.status import Restore
+from ninfer_engine.memory.errors import PoolError
+from ninfer_engine.memory.images import ImageId
+from ninfer_engine.memory.pages import PageId
+from ninfer_engine.memory.store.errors import SessionMissingError, StoreError
+from ninfer_engine.memory.store.manifest import SessionManifest
+from ninfer_engine.runtime.api import EngineRefusedError
+from ninfer_engine.runtime.driver import CacheDriver
+from ninfer_engine.runtime.loop import EngineLoop
+from ninfer_engine.runtime.manifests import StoredLineage, read_lineage, read_responses
+from ninfer_engine.runtime.opened import OpenedStore
+from ninfer_engine.runtime.responses import ResponseStore
+
+logger = logging.getLogger("ninfer.sessions")
+
+_SAMPLE_BYTES = 8 << 20
+_BACKEND = "lmdb"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the cost model said of bringing a session's pages back."""
+
+    restore: bool
+    restore_ns: int
+    recompute_ns: int
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """Room in memory for one lineage: the reservation, and new pages and images by their numbers in the lineage."""
+
+    reservation: Reservation
+    pages: dict[int, int] = field(default_factory=dict)
+    images: dict[int, int] = field(default_factory=dict)
+
+
+class Restorer:
+    """Restores sessions, one at a time, in the thread that calls `restore`. `filling`: on the engine thread, how many
+    restores hold pages that the brain does not know yet."""
+
+    def __init__(self, opened: OpenedStore, driver: CacheDriver, responses: ResponseStore, loop: EngineLoop,
+                 report: Callable[[Restore], None]) -> None:
+        self._store = opened.store
+        self._driver = driver
+        self._responses = responses
+        self._loop = loop
+        self._report = report
+        self._ns_per_byte: float | None = None
+        self.filling = 0
+
+    def restore(self, session: str, always: bool) -> SessionManifest | None:
+        """The stored generation, once its responses are back, and its pages with them unless recomputing is predicted
+        to be quicker (always: without asking). None: there is none, or it cannot be used; the client replays."""
+        try:
+            with self._store.reading(session) as manifest:
+                responses = read_responses(self._store, manifest)
+                choice = self._choose(manifest)
+                if always or choice.restore:
+                    self._bring_back(read_lineage(self._store, manifest, responses), choice)
+                else:
+                    self._tell("done", choice, "recompute", 0, 0)
+        except SessionMissingError:
+            return None
+        except (StoreError, ContextError, PoolError, EngineRefusedError) as error:
+            self._report(Restore(state="failed", read_backend=_BACKEND))
+            logger.warning("session not restored", extra={"session": session[:16], "reason": str(error)})
+            return None
+        logger.info("session restored", extra={
+            "session": session[:16], "pages": always or choice.restore, "predicted_restore_ns": choice.restore_ns,
+            "predicted_recompute_ns": choice.recompute_ns})
+        for response in responses:
+            self._responses.put_back(response)
+        for response_id in self._responses.deleted_ids() & {response.response_id for response in responses}:
+            self._loop.call(lambda gone=response_id: self._driver.forget(gone))  # type: ignore[misc]  # default binds it
+        return manifest
+
+    # --- restore or recompute -----------------------------------------------------------------------------------
+
+    def restore_ns(self, size: int) -> int:
+        """What reading `size` bytes and moving them to the device is predicted to take, as measured so far."""
+        rate = self._ns_per_byte or 1.0
+        return round(size * rate) + self._driver.brain.costs.transfer_ns("h2d", 1, size)
+
+    def measure(self, manifest: SessionManifest) -> None:
+        """Time reading a few of a session's objects, unless reading was measured before. Raises StoreError."""
+        if self._ns_per_byte is not None:
+            return
+        done, started = 0, time.perf_counter_ns()
+        for digest in (digest for record in manifest.checkpoints for digest in (*record.pages, record.image)):
+            done += len(self._store.read(digest))
+            if done >= _SAMPLE_BYTES:
+                break
+        if done:
+            self._ns_per_byte = (time.perf_counter_ns() - started) / done
+
+    def _choose(self, manifest: SessionManifest) -> Choice:
+        self.measure(manifest)
+        restore = self.restore_ns(self.page_bytes(manifest))
+        recompute = self._driver.brain.costs.prefill_ns(0, manifest.frontier_tokens)
+        return Choice(restore < recompute, restore, recompute)
+
+    def page_bytes(self, manifest: SessionManifest) -> int:
+        """Bytes of all pages and images of a session."""
+        pages = len({page for record in manifest.checkpoints for page in record.pages})
+        return pages * self._driver.pages.page_bytes + len(manifest.checkpoints) * self._driver.images.image_bytes
+
+    # --- pages and images ---------------------------------------------------------------------------------------
+
+    def _bring_back(self, saved: StoredLineage, choice: Choice) -> None:
+        incoming = self._loop.call(lambda: self._reserve(saved)).result()
+        try:
+            self._fill(saved, incoming, choice)
+            self._loop.call(lambda: self._publish(incoming)).result()
+        except BaseException:
+            self._loop.call(lambda: self._abandon(incoming)).exception()
+            raise
+
+    def _reserve(self, saved: StoredLineage) -> _Incoming:
+        """On the engine thread: make room and keep it."""
+        driver = self._driver
+        plan = driver.brain.plan_restore(saved.lineage, time.monotonic())
+        driver.carry_out(plan.moves)
+        incoming = _Incoming(driver.brain.reserve_restore(plan))
+        self.filling += 1
+        try:
+            count = len(plan.load_pages)
+            pool = driver.pages
+            fresh = pool.allocate_host(count) if plan.page_tier is Tier.HOST else pool.allocate(count)
+            incoming.pages.update(zip(plan.load_pages, fresh, strict=True))
+            for number, tier in plan.load_images:
+                images = driver.images
+                incoming.images[number] = images.allocate_host() if tier is Tier.HOST else images.allocate_device()
+        except PoolError:
+            self._abandon(incoming)
+            raise
+        return incoming
+
+    def _publish(self, incoming: _Incoming) -> None:
+        """On the engine thread: the whole lineage, as one."""
+        brain = self._driver.brain
+        self._driver.free(brain.restore_reserved(incoming.reservation, incoming.images, incoming.pages).released)
+        self.filling -= 1
+
+    def _abandon(self, incoming: _Incoming) -> None:
+        """On the engine thread: room and bytes are free again; does nothing once published."""
+        if not incoming.reservation.open:
+            return
+        self._driver.free(self._driver.brain.abandon_restore(incoming.reservation))
+        self._driver.free(Released(tuple(incoming.pages.values()), tuple(incoming.images.values())))
+        self.filling -= 1
+
+    def _fill(self, saved: StoredLineage, incoming: _Incoming, choice: Choice) -> None:
+        """Read, verify and copy each object to its place; the status document tells how far it is."""
+        pages: dict[bytes, list[PageId]] = {}
+        images: dict[bytes, list[ImageId]] = {}
+        for number, page in incoming.pages.items():
+            pages.setdefault(saved.pages[number], []).append(PageId(page))
+        for number, image in incoming.images.items():
+            images.setdefault(saved.images[number], []).append(ImageId(image))
+        total = (sum(map(len, pages.values())) * self._driver.pages.page_bytes
+                 + sum(map(len, images.values())) * self._driver.images.image_bytes)
+        self._tell("restoring", choice, "restore", 0, total)
+        started, done = time.perf_counter_ns(), 0
+        for digest, data in self._store.read_many(_in_order(pages, images)):
+            for page in pages.get(digest, ()):
+                self._driver.pages.import_(page, data)
+            for image in images.get(digest, ()):
+                self._driver.images.import_(image, data)
+            done += len(data)
+            self._tell("restoring", choice, "restore", done, max(total, done))
+        if done:
+            self._ns_per_byte = (time.perf_counter_ns() - started) / done
+        self._tell("done", choice, "restore", done, done)
+
+    def _tell(self, state: str, choice: Choice, decision: str, done: int, total: int) -> None:
+        self._report(Restore.model_validate({
+            "state": state, "bytes_done": done, "bytes_total": total, "read_backend": _BACKEND, "decision": decision,
+            "predicted_restore_ns": choice.restore_ns, "predicted_recompute_ns": choice.recompute_ns}))
+
+
+def stored_frontiers(manifest: SessionManifest) -> dict[str, int]:
+    """By response, the deepest frontier that the store has for what continues it."""
+    frontiers = {record.number: record.frontier_tokens for record in manifest.checkpoints}
+    found = {}
+    for item in manifest.continuations:
+        ends = [frontiers[number] for number in (item.endpoint, *item.anchors) if number is not None]
+        found[item.response_id] = max(ends, default=0)
+    return found
+
+
+def _in_order(*wanted: Iterable[bytes]) -> list[bytes]:
+    return [digest for digests in wanted for digest in digests]
+
+
