@@ -17,7 +17,7 @@ from ninfer_engine.memory.pages import DevicePages
 from ninfer_engine.model.loader import LoadedModel, load_model
 from ninfer_engine.runtime.api import FinishReason
 from ninfer_engine.runtime.calibration import cost_model
-from ninfer_engine.runtime.capacity import Placement, kv_pages, place
+from ninfer_engine.runtime.capacity import Placement, derived_sizes, kv_pages, place
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.engine import Engine, tell
 from ninfer_engine.runtime.executor import Executor
@@ -100,20 +100,13 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
     return Engine(flags, scheduler, driver, board, sessions, responses, loop)
 
 
-@dataclass
-class _Slots:
-    device_extra: int
-    host: int
-    private_catalog: int
-
-
 def _capacities(flags: EngineFlags, shapes: CacheShapes, placement: Placement) -> Capacities:
-    slots = _Slots(4, 24, 8)
+    sizes = derived_sizes(flags)
     return Capacities(
-        device_state_extra=slots.device_extra, host_state_slots=slots.host,
+        device_state_extra=sizes.device_state_extra, host_state_slots=sizes.host_state_slots,
         device_pages=kv_pages(flags, shapes, placement), host_kv_bytes=flags.host_kv_mib << 20,
         page_bytes=shapes.page_bytes(KV_DTYPES[placement.kv_dtype]), image_bytes=shapes.image_bytes,
-        private_catalog=slots.private_catalog, shared_catalog=flags.max_shared_prefixes,
+        private_catalog=sizes.private_catalog, shared_catalog=flags.max_shared_prefixes,
         anchors_per_continuation=flags.max_long_anchors_per_continuation, max_concurrency=flags.max_concurrency,
     )
 

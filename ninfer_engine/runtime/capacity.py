@@ -1,13 +1,16 @@
 """From flags and a model's shapes to the sizes of every pool: what `auto` and what is not given become."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
+from ninfer_engine.context.sizing import DEFAULT_TEMPLATE, Intent, Sizes, derive
+from ninfer_engine.context.types import Policy
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.kernels.cache_layout import KV_DTYPES, PAGE_TOKENS, CacheShapes
 
+_DEFAULT_FORKS = 4
 _HEADROOM = 0.5  # of free memory, left to activations, the host tier's growth and everybody else
 
 
@@ -64,6 +67,19 @@ def kv_pages(flags: EngineFlags, shapes: CacheShapes, placement: Placement) -> i
         raise CapacityError(f"free memory holds {fitting * PAGE_TOKENS} tokens of keys and values, --max-context is "
                             f"{flags.max_context}: lower --max-context, or give the engine more memory")
     return min(most, fitting)
+
+
+def derived_sizes(flags: EngineFlags) -> Sizes:
+    """Catalog and slots: from --expected-forks and --max-concurrency, but for what is given outright."""
+    forks = _DEFAULT_FORKS if flags.expected_forks is None else flags.expected_forks
+    template = min(DEFAULT_TEMPLATE, flags.max_context)
+    sizes = derive(Intent(flags.max_concurrency, forks, (template,)), Policy(prefill_chunk=flags.prefill_chunk))
+    given = {
+        "private_catalog": flags.max_private_continuations,
+        "device_state_extra": flags.device_state_slots,
+        "host_state_slots": flags.host_state_slots,
+    }
+    return replace(sizes, **{name: value for name, value in given.items() if value is not None})
 
 
 def _available_ram() -> int:

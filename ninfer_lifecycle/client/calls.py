@@ -107,9 +107,13 @@ class EngineClient:
         return _parse(ResponseReply, _successful(reply))
 
     def stream_response(
-        self, body: Mapping[str, Any], session: str | None = None, timeout_s: float | None = None
+        self, body: Mapping[str, Any], session: str | None = None, timeout_s: float | None = None,
+        on_output: Callable[[], None] = lambda: None,
     ) -> StreamedReply:
-        """POST /v1/responses as a stream, sent once. Raises EngineProtocolError when it ends without a last event."""
+        """POST /v1/responses as a stream, sent once. on_output is called at each piece of output.
+
+        Raises EngineProtocolError when it ends without a last event.
+        """
         limit_s = timeout_s or self.deadlines.generate_s
         started, arrivals = self._clock(), list[float]()
         what = f"POST {self.base_url}/v1/responses as a stream"
@@ -125,6 +129,7 @@ class EngineClient:
                         raise EngineDeadlineError(f"{what}: not whole after {limit_s:g} s", _SLOW)
                     if is_output(event):
                         arrivals.append(at)
+                        on_output()
                     if (last := last_reply(event)) is not None:
                         return StreamedReply(last, tuple(arrivals))
         except httpx.TimeoutException as error:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from ninfer_lifecycle.commands.qualify import findings, key_of, show_measured, wiring
-from ninfer_lifecycle.gates.plans import PLAN_PARTS, Asked, summary_of
+from ninfer_lifecycle.gates.plans import PLAN_PARTS
 from ninfer_lifecycle.probes.plans import make_plan, questions_of, require_plan
 from ninfer_lifecycle.qualify.measure import measure
 from ninfer_lifecycle.qualify.orchestrate import EXIT_CODES
@@ -40,8 +40,7 @@ def describe(
     typer.echo(f"\nsteps ({planned.schedule.estimated_tokens:,} tokens, about):")
     for step in planned.steps:
         typer.echo(f"  {step.name}")
-    summary = summary_of(Asked(plan=plan, sizes=section.sizes, forks=section.forks, repeats=section.repeats,
-                               restarts=section.restarts))
+    summary = planned.summary
     if summary.claims:
         typer.echo("\nclaims:")
     for claim in summary.claims:

@@ -1,4 +1,4 @@
-"""Claims against a baseline: the same requests to two engines in interleaved blocks, judged by the interval over blocks."""
+"""Claims against a baseline: the same requests to two engines in interleaved blocks, judged over blocks."""
 
 from collections.abc import Sequence
 from typing import Literal, assert_never

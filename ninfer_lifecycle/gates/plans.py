@@ -2,8 +2,8 @@
 
 The prober takes its counts from here; what it would leave out shows as a gap.
 
-What a plan claims is a format: receipts of earlier plans must go on verifying. So each lock names a version of the plans,
-and a claim or a part that comes later stands with the version that it came with.
+What a plan claims is a format: receipts of earlier plans must go on verifying. So each lock names a version of the
+plans, and a claim or a part that comes later stands with the version that it came with.
 """
 
 from collections.abc import Callable

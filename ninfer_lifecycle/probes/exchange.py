@@ -96,15 +96,16 @@ class Observed:
 
 
 def ask(client: EngineClient, question: Question, place: Place, model: str, before: StatusDocument, *,
-        clock: Callable[[], float]) -> Answer:
+        clock: Callable[[], float], on_output: Callable[[], None] = lambda: None) -> Answer:
     """Send one request alone and write down the answer; also the status right after it.
 
-    before: the status right before, with nothing else running. An error reply is evidence with `error`. No reply at all
+    on_output: called at each piece of a streamed reply. before: the status right before, with nothing else running. An
+    error reply is evidence with `error`. No reply at all
     (a deadline, a broken connection) raises the client's error: the run cannot go on.
     """
     started = clock()
     try:
-        streamed = _send(client, response_body(question, model, place.request_id), question)
+        streamed = _send(client, response_body(question, model, place.request_id), question, on_output)
     except EngineReplyError as error:
         wall_us = _micros(clock() - started)
         after = client.status()
@@ -115,9 +116,10 @@ def ask(client: EngineClient, question: Question, place: Place, model: str, befo
     return Answer(evidence_of(reply, question, place, seen), after, reply)
 
 
-def _send(client: EngineClient, body: dict[str, Any], question: Question) -> StreamedReply:
+def _send(client: EngineClient, body: dict[str, Any], question: Question,
+          on_output: Callable[[], None]) -> StreamedReply:
     if question.streamed:
-        return client.stream_response(body, question.session)
+        return client.stream_response(body, question.session, on_output=on_output)
     return StreamedReply(client.create_response(body, question.session), ())
 
 

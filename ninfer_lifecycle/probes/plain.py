@@ -8,7 +8,7 @@ reuse are what its usage reports and the time to the first token; everything els
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,10 +83,12 @@ class PlainEngine(EngineClient):
         return reply
 
     def stream_response(
-        self, body: Mapping[str, Any], session: str | None = None, timeout_s: float | None = None
+        self, body: Mapping[str, Any], session: str | None = None, timeout_s: float | None = None,
+        on_output: Callable[[], None] = lambda: None,
     ) -> StreamedReply:
-        """The same completion with the time of each piece: every one is streamed."""
+        """The same completion with the time of each piece: every one is streamed. on_output: once, at the end."""
         reply = self.create_response(body, session, timeout_s)
+        on_output()
         return StreamedReply(reply, tuple((reply.model_extra or {})["arrivals_s"]))
 
     def get_response(self, response_id: str, session: str | None = None) -> ResponseReply:

@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -79,6 +78,15 @@ class Lineage:
     turns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An engine beside the one under test: the baseline. status: as it was last seen."""
+
+    client: EngineClient
+    model: str
+    status: StatusDocument
+
+
 @dataclass
 class ProbeRun:
     """The state of one run. Steps ask through it, so that order, epoch and evidence are kept in one place."""
@@ -94,6 +102,7 @@ class ProbeRun:
     chars_per_token: float = 4.0
     waited_s: float = 0.0
     last_reply: ResponseReply | None = None
+    baseline: Peer | None = None
     lineages: dict[str, Lineage] = field(default_factory=dict)
     status: StatusDocument = field(init=False)
     _first_seen: StatusDocument = field(init=False)
@@ -157,24 +166,18 @@ class ProbeRun:
         self.watcher.status_seen(after)
         return after
 
-    def ask_together(self, questions: Sequence[Question]) -> list[RequestEvidence]:
-        """Send all at once, each in a thread of its own; the answers in the order of the questions.
-
-        The work counter cannot tell them apart, so none of the records has a reading of it.
-        """
-        questions = [replace(question, alone=False) for question in questions]
-        places = [Place(self.effects.token_hex(32), self.epoch, self.next_order()) for _ in questions]
-        client, model, before, clock = self.client, self.model, self.status, self.effects.clock
-        with self.waiting(), ThreadPoolExecutor(len(questions)) as pool:
-            answers = list(pool.map(lambda one: ask(client, one[0], one[1], model, before, clock=clock),
-                                    zip(questions, places, strict=True)))
-        records = []
-        for answer in answers:
-            records.append(self.journal.add(answer.record))
-            self.watcher.request_done(records[-1])
-            require_same_life(before, answer.status, "requests sent together")
-        self.refresh()
-        return records
+    def ask_baseline(self, question: Question) -> RequestEvidence:
+        """Send one request to the baseline, alone; written down as the baseline's. Raises SkipStepError without one."""
+        if self.baseline is None:
+            raise SkipStepError("there is no baseline to compare with")
+        place, peer = Place(self.effects.token_hex(32), self.epoch, self.next_order()), self.baseline
+        with self.waiting():
+            answer = ask(peer.client, question, place, peer.model, peer.status, clock=self.effects.clock)
+        require_same_life(peer.status, answer.status, "a request to the baseline")
+        self.baseline = replace(peer, status=answer.status)
+        record = self.journal.add(answer.record.model_copy(update={"engine": "baseline"}))
+        self.watcher.request_done(record)
+        return record
 
     def fact(self, claim: str, observed: int | None, relation: Literal["equal", "at_most", "at_least"], required: int,
              detail: str | None = None, requests: Sequence[str] = ()) -> None:

@@ -54,13 +54,13 @@ class HeldDisk:
 @contextmanager
 def reads_are_held(after: int = 2) -> Iterator[HeldDisk]:
     """Reading a session's pages sticks after the first few."""
-    disk, whole = HeldDisk(), DurableStore.read_many
+    disk = HeldDisk()
 
-    def read_many(self: DurableStore, digests: Sequence[bytes], ahead_bytes: int = 64 << 20) -> Any:
-        for index, item in enumerate(whole(self, digests, ahead_bytes)):
+    def read_many(self: DurableStore, digests: Sequence[bytes]) -> Iterator[tuple[bytes, bytearray]]:
+        for index, digest in enumerate(digests):
             if index == after:
                 disk.wait()
-            yield item
+            yield digest, self.read(digest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DurableStore, "read_many", read_many)

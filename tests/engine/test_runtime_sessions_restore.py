@@ -60,10 +60,11 @@ async def test_pages_that_a_request_computed_meanwhile_are_not_kept_twice(tmp_pa
 async def test_damage_found_half_way_leaves_no_trace_but_the_reason(tmp_path: Path) -> None:
     base = await saved_template(tmp_path)
     async with running(store_flags(tmp_path)) as engine:
-        damage(engine, engine._sessions._opened.store.load(SESSION).checkpoints[0].pages[-3])  # type: ignore[union-attr]
+        page = engine._sessions._opened.store.load(SESSION).checkpoints[0].pages[-3]  # type: ignore[union-attr]
         with reads_are_held() as disk:
             restore = asyncio.create_task(engine.restore_session(SESSION))
             await disk.until_reached()
+            damage(engine, page)
             await ask(engine, request_for(random_tokens(300, 5), 8, session=OTHER))
             disk.release()
             assert not await restore
@@ -102,7 +103,6 @@ async def test_where_computing_is_quicker_the_responses_come_back_and_the_pages_
     async with running(store_flags(tmp_path)) as engine:  # dear again: what was saved since is not poorer
         assert await engine.restore_session(SESSION)
         assert engine.status().restore.decision == "restore"
-        assert (await fork(engine, onward, 4)).reused == len(onward.tokens) - 1
         assert (await fork(engine, base, 5)).reused == len(base.tokens) - 1
 
 

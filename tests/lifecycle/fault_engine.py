@@ -21,7 +21,8 @@ from typing import Any, Self
 from fault_model import Disk, Fault, PretendEngine, turn_tokens
 
 RESPONSE_FIELDS = {"model", "input", "instructions", "previous_response_id", "store", "temperature", "top_p", "seed",
-                   "max_output_tokens", "stream", "metadata", "cache_salt", "ninfer_session", "ninfer_request_id"}
+                   "max_output_tokens", "stream", "metadata", "cache_salt", "top_logprobs", "include",
+                   "ninfer_session", "ninfer_request_id"}
 MAX_CONTEXT = 131072
 HEX64 = re.compile(r"^[0-9a-f]{64}$")
 
@@ -44,6 +45,8 @@ class FaultEngine:
         self.catalog, self.restart_after = catalog, restart_after
         self.disk = Disk(directory=store_dir)
         self.inside = 0
+        self.favourite: str | None = None
+        self.served_at = 0.0
         self.life = self._new_life()
         self.released = threading.Event()
         self.server: ThreadingHTTPServer | None = None
@@ -75,6 +78,9 @@ class FaultEngine:
                 raw = self.rfile.read(length)
                 status, body = engine.handle(self.command, self.path, {k.lower(): v for k, v in self.headers.items()},
                                              raw)
+                if status == 200 and self.path == "/v1/responses" and b'"stream"' in raw and json.loads(raw)["stream"]:
+                    self._stream(body)
+                    return
                 payload = json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
@@ -82,6 +88,25 @@ class FaultEngine:
                 self.send_header("x-request-id", secrets.token_hex(8))
                 self.end_headers()
                 self.wfile.write(payload)
+
+            def _stream(self, body: dict[str, Any]) -> None:
+                """The reply piece by piece; the length is not known before its end, so the connection ends with it."""
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("connection", "close")
+                self.end_headers()
+                self.close_connection = True
+                words = [word for item in body["output"] for word in item["content"][0]["text"].split()]
+                for number, word in enumerate(words):
+                    self._event({"type": "response.output_text.delta", "delta": word + " "})
+                    if number == 1 and len(words) > 40 and Fault.STALL_IN_STREAM in engine.faults:
+                        time.sleep(1.2)
+                self.wfile.write(b": a comment\n\n")
+                self._event({"type": f"response.{body['status']}", "response": body})
+
+            def _event(self, event: dict[str, Any]) -> None:
+                self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+                self.wfile.flush()
 
             do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - names that the base class calls
 
@@ -193,6 +218,8 @@ class FaultEngine:
         if Fault.WEDGE in self.faults and "previous_response_id" in body:
             self.released.wait(60)
             raise Refusal(503, "engine_unavailable", "it was wedged")
+        if Fault.SURROGATES in self.faults and "previous_response_id" in body:
+            raise Refusal(500, "internal_error", "bad text \ud800 here")
         if Fault.ERROR_500 in self.faults and "previous_response_id" in body:
             raise Refusal(500, "internal_error", "a fault was asked for")
         if len(self._prompt(body, session)) + body.get("max_output_tokens", 0) > MAX_CONTEXT:
@@ -201,13 +228,25 @@ class FaultEngine:
         if Fault.LOSE_WHEN_AT_ONCE in self.faults:
             time.sleep(0.05)  # a fault needs time to show: long enough for requests sent at once to meet
         crowded, before = self.inside > 1, self.life
+        if crowded and Fault.SLOW_WHEN_AT_ONCE in self.faults:
+            time.sleep(1.2)
+        if Fault.SLOW_DOWN in self.faults:
+            time.sleep(min(0.4, 0.01 * len(self.seen)))
         try:
+            if Fault.ONE_CLIENT_FIRST in self.faults:
+                self._wait_for_the_first(session)
             with self.life.lock:
                 if crowded and Fault.LOSE_WHEN_AT_ONCE in self.faults:
                     before.checkpoints.clear()
                 return self.life.respond(body, session, self._parent(body, session))
         finally:
             self.inside -= 1
+
+    def _wait_for_the_first(self, session: str | None) -> None:
+        """Whoever was served last goes on being served; others wait until it has been silent for a while."""
+        while self.favourite not in (None, session) and time.monotonic() - self.served_at < 0.6:
+            time.sleep(0.01)
+        self.favourite, self.served_at = session, time.monotonic()
 
     def _save(self, body: dict[str, Any]) -> dict[str, Any]:
         if set(body) != {"session_sha256"}:

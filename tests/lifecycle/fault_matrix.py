@@ -59,6 +59,22 @@ MATRIX: tuple[Row, ...] = (
     Row(Fault.LOSE_WHEN_AT_ONCE, "concurrency", "FAILED", "concurrency.fork_at_once"),
     Row(Fault.SAVE_LOSES_RECORDS, "fanout", "FAILED", "saves_complete"),
     Row(Fault.SAVE_NEVER_AVAILABLE, "fanout", "run ended", "the store holds 0 of"),
+    Row(Fault.STALL_IN_STREAM, "concurrency", "FAILED", "concurrency.decode_goes_on_during_prefill"),
+    Row(Fault.SLOW_WHEN_AT_ONCE, "concurrency", "FAILED", "concurrency.makespan"),
+    Row(Fault.ONE_CLIENT_FIRST, "concurrency", "FAILED", "concurrency.fairness"),
+    Row(Fault.SHIFT_LOGPROBS, "equivalence", "FAILED", "equivalence.logprobs"),
+    Row(Fault.OMIT_LOGPROBS, "equivalence", "INCONCLUSIVE", "equivalence.logprobs"),
+    Row(Fault.CANNOT_RECALL, "recall", "INCONCLUSIVE", "recall.from_anchor"),
+    Row(Fault.FORGET_RESUMED, "recall", "FAILED", "recall.from_anchor"),
+    Row(Fault.FORGET_RESTORED, "recall", "FAILED", "recall.after_restart"),
+    Row(Fault.LOSE_ANCHORS_AFTER_RESTART, "recall", "FAILED", "recall.resumed"),
+    Row(Fault.NO_REUSE, "throughput", "FAILED", "throughput.warm"),
+    Row(Fault.SLOW_WARM, "throughput", "FAILED", "throughput.warm_first_token"),
+    Row(Fault.SLOW_DECODE, "throughput beside a baseline", "FAILED", "throughput.paired_decode"),
+    Row(Fault.LEAK_SLOTS, "soak", "FAILED", "soak.device_images"),
+    Row(Fault.COUNT_BACKWARDS, "soak", "FAILED", "soak.counters_only_rise"),
+    Row(Fault.SLOW_DOWN, "soak", "FAILED", "soak.drift"),
+    Row(Fault.SURROGATES, "fanout", "INCONCLUSIVE", "fork_hits"),
 )
 HARMLESS = frozenset({Fault.SAVE_ANSWERS_404})
 """Ways of the engine family that differ from ours and are no fault: every plan passes."""

@@ -6,6 +6,7 @@ request resumed in the wrong place answers differently. Nothing here sleeps or t
 
 import copy
 import hashlib
+import math
 import re
 import secrets
 import threading
@@ -57,6 +58,19 @@ class Fault(StrEnum):
     SAVE_LOSES_RECORDS = "save_leaves_a_response_out"
     SAVE_ANSWERS_404 = "save_answers_404"
     SAVE_NEVER_AVAILABLE = "save_never_available"
+    STALL_IN_STREAM = "stand_still_during_a_reply"
+    SLOW_WHEN_AT_ONCE = "slow_when_requests_arrive_at_once"
+    ONE_CLIENT_FIRST = "serve_one_client_to_its_end_first"
+    SHIFT_LOGPROBS = "shift_log_probabilities_when_resumed"
+    OMIT_LOGPROBS = "omit_log_probabilities"
+    CANNOT_RECALL = "model_without_recall"
+    FORGET_RESTORED = "forget_what_was_restored"
+    FORGET_RESUMED = "forget_the_middle_when_resumed"
+    SLOW_WARM = "warm_no_sooner_than_cold"
+    SLOW_DECODE = "decode_at_half_speed"
+    COUNT_BACKWARDS = "a_counter_falls"
+    SLOW_DOWN = "slow_down_over_time"
+    SURROGATES = "lone_surrogates_in_error_texts"
 
 
 def tokenize(text: str) -> list[int]:
@@ -91,6 +105,7 @@ class Stored:
     parent: str | None
     tokens: list[int]
     body: dict[str, Any]
+    text: str = ""
 
 
 @dataclass
@@ -218,10 +233,17 @@ class PretendEngine:
         answer_from = self._wrong_branch(tokens, parent, resumption)
         output = self._generate(digest_of(answer_from), body["max_output_tokens"], resumption)
         response_id = f"resp_{secrets.token_hex(12)}"
+        text = (parent.text if parent else "") + body["input"]
+        said = self._recall(body["input"], text, resumption) or " ".join(f"w{token}" for token in output)
         reply = self._reply(response_id, body, tokens, output, resumption)
+        if reply["output"]:
+            part = reply["output"][0]["content"][0]
+            part["text"] = said
+            if body.get("top_logprobs") and Fault.OMIT_LOGPROBS not in self.faults:
+                part["logprobs"] = self._logprobs(digest_of(answer_from), len(output), resumption)
         if body.get("store", True):
             self.responses[response_id] = Stored(
-                response_id, session, parent.response_id if parent else None, [*tokens, *output, END], reply)
+                response_id, session, parent.response_id if parent else None, [*tokens, *output, END], reply, text + said)
         self._publish(tokens, output, session, salted)
         return reply
 
@@ -276,6 +298,28 @@ class PretendEngine:
             output[-1] ^= 1
         return output
 
+    def _recall(self, asked: str, text: str, resumption: Resumption) -> str:
+        """What the text says of a vault that is asked about; "" when nothing is."""
+        asking = re.search(r"What is the code of vault (\w+)\?", asked)
+        if asking is None:
+            return ""
+        found = re.search(rf"The code of vault {asking[1]} is (\d+)", text)
+        forgets = Fault.CANNOT_RECALL in self.faults \
+            or (Fault.FORGET_RESTORED in self.faults and resumption.restored) \
+            or (Fault.FORGET_RESUMED in self.faults and resumption.frontier > 100)
+        return found[1] if found and not forgets else "I do not know."
+
+    def _logprobs(self, state: bytes, count: int, resumption: Resumption) -> list[dict[str, Any]]:
+        """Two likely tokens at each position, drawn from the state."""
+        shift = 0.2 if Fault.SHIFT_LOGPROBS in self.faults and resumption.frontier else 0.0
+        listed = []
+        for index in range(count):
+            share = 0.5 + 0.3 * state[index % len(state)] / 255
+            tops = [{"token": "a", "logprob": math.log(share) - shift},
+                    {"token": "b", "logprob": math.log(0.9 * (1 - share))}]
+            listed.append({**tops[0], "top_logprobs": tops})
+        return listed
+
     def _publish(self, tokens: list[int], output: list[int], session: str | None, salted: bytes) -> None:
         if Fault.NO_REUSE in self.faults:
             return
@@ -301,15 +345,16 @@ class PretendEngine:
         if Fault.FALSE_HITS in self.faults and "previous_response_id" in body:
             reused = count - 1
         self.prefill += truly_computed
-        self.decode += len(output)
+        self.decode += len(output) if Fault.COUNT_BACKWARDS not in self.faults or self.requests % 9 else -100
         self.reused += reused
         path = resumption.path if reused else "root"
         if Fault.STALE_STATUS not in self.faults:
             self.last_selection = {"path": path, "frontier_tokens": reused}
         slow = Fault.SLOW_MATERIALISATION in self.faults and reused and "previous_response_id" in body
         restore_s = 4.27 if slow else 0.05 if resumption.restored else 0.0
-        prefill_s = truly_computed * SECONDS_A_TOKEN
-        total = restore_s + prefill_s + 0.001 * len(output)
+        prefill_s = (count if Fault.SLOW_WARM in self.faults else truly_computed) * SECONDS_A_TOKEN
+        decode_s = (0.002 if Fault.SLOW_DECODE in self.faults else 0.001) * len(output)
+        total = restore_s + prefill_s + decode_s
         request_id = body.get("ninfer_request_id") or secrets.token_hex(32)
         failed = Fault.OK_BUT_FAILED in self.faults and "previous_response_id" in body
         usage: dict[str, Any] = {
@@ -328,7 +373,7 @@ class PretendEngine:
                 "path": path, "frontier_tokens": reused, "reused_tokens": reused, "computed_tokens": count - reused,
                 "miss_reason": resumption.reason,
                 "timings": {"queue_s": 0.0, "plan_s": 0.0001, "restore_s": restore_s, "prefill_s": prefill_s,
-                            "ttft_s": restore_s + prefill_s, "decode_s": 0.001 * len(output), "total_s": total},
+                            "ttft_s": restore_s + prefill_s, "decode_s": decode_s, "total_s": total},
                 "plan": {"predicted_now_ns": int(total * 1e9), "predicted_future_loss_ns": 0,
                          "predicted_total_ns": int(total * 1e9), "candidates": 3, "evaluated": 3, "optimal": True,
                          "stop_reason": "exact", "evicted": [], "demoted": 0}}}

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fault_engine import FaultEngine
 from fault_host import FaultHost, spec_for
 from fault_model import Fault
 
@@ -13,11 +14,11 @@ from ninfer_lifecycle.gates.thresholds import Thresholds
 from ninfer_lifecycle.gates.verdict import Verdict
 from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.plans import Planned, make_plan
-from ninfer_lifecycle.probes.run import ProbeRun, run_steps
+from ninfer_lifecycle.probes.run import Peer, ProbeRun, run_steps
 from ninfer_lifecycle.probes.subject import HostedSubject
 from ninfer_lifecycle.profiles.schema import ProbeSection
 
-SIZES = ProbeSection(sizes=(200, 300))
+SIZES = ProbeSection.model_validate({"sizes": [200, 300], "topLogprobs": 2, "soakSeconds": 1})
 DEADLINES = Deadlines()
 NONCE = "a nonce of these tests"
 
@@ -44,17 +45,21 @@ class Onlooker:
 def probe(directory: Path, *faults: Fault, plan: str = "fanout", section: ProbeSection = SIZES,
           deadlines: Deadlines = DEADLINES, catalog: int = 10_000) -> tuple[Planned, Journal]:
     """Run the plan; the journal is what it left behind, also when it raises."""
-    planned = make_plan(section.model_copy(update={"plan": plan}), NONCE)
+    name, beside, _ = plan.partition(" beside ")
+    planned = make_plan(section.model_copy(update={"plan": name, "baseline": "healthy" if beside else None}), NONCE)
     journal = Journal(directory / "evidence")
-    with FaultHost(*faults, catalog=catalog) as host:
+    with FaultHost(*faults, catalog=catalog) as host, FaultEngine() as healthy:
         subject = HostedSubject(host, host.start(spec_for(directory)),
                                 lambda url: EngineClient(url, deadlines=deadlines))
-        run = ProbeRun(subject, "pretend", journal, NONCE, Onlooker())
+        peer = EngineClient(healthy.base_url)
+        run = ProbeRun(subject, "pretend", journal, NONCE, Onlooker(),
+                       baseline=Peer(peer, "pretend", peer.status()) if beside else None)
         try:
             run_steps(planned.steps, run)
         finally:
             run.finish()
             subject.close()
+            peer.close()
             journal.close()
     return planned, journal
 
