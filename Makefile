@@ -32,7 +32,7 @@ e2e: $(READY)
 	$(BIN)/pytest tests/e2e
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run $(BENCH)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

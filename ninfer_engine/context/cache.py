@@ -106,6 +106,7 @@ class ContextCache:
         if sequence_id in inventory.sequences:
             raise ContextError(f"sequence {sequence_id!r} is running already", "give every sequence an id of its own")
         request = plan.request
+        self._catalog.shift(inventory.tick())
         resumed = inventory.checkpoints[plan.resume.checkpoint] if plan.resume.checkpoint is not None else None
         if resumed is not None:
             resumed.image_pins += 1
@@ -212,7 +213,7 @@ class ContextCache:
         found = inventory.checkpoints.get(endpoint) if endpoint is not None else None
         start = found.node if found is not None else sequence.resumed
         anchors = self._anchors(start, exclude=endpoint)
-        weight = inventory.scale.stored(self.policy.stored, now)
+        weight = inventory.scale.stored(self.policy.stored)
         loss = weight * (inventory.value.potential(len(sequence.tokens)) - self._nearest_potential(anchors))
         entry = Continuation(
             response_id,

@@ -51,7 +51,7 @@ class Catalog:
             self.evictions += 1
             evicted.append(
                 Eviction(
-                    "continuation", len(left.tokens), self._inventory.scale.ns(loss, now), left.endpoint, response_id
+                    "continuation", len(left.tokens), self._inventory.scale.ns(loss), left.endpoint, response_id
                 )
             )
         return tuple(evicted)
@@ -67,6 +67,14 @@ class Catalog:
             if checkpoint is not None:
                 checkpoint.continuations.discard(response_id)
         return entry
+
+    def shift(self, bits: int) -> None:
+        """Weights were shifted: see Inventory.tick."""
+        if bits:
+            for entry in self.entries.values():
+                entry.weight >>= bits
+                entry.loss >>= bits
+            self._by_loss = SortedList((e.loss, e.order, e.response_id) for e in self.entries.values())
 
     def _refer(self, entry: Continuation) -> None:
         for checkpoint_id in self._references(entry):

@@ -1,9 +1,9 @@
 """What events say about the future: how a checkpoint's weight starts, grows and settles.
 
 A stored response awaits one continuation. A response whose prompt was mostly new is a template: more forks than one are
-expected of it. Each fork seen announces further ones. What was awaited and has come is taken back, all but a share;
-and when a child is continued itself, its line is a conversation and not a fan-out, so the template's expectation
-settles too.
+expected of it. The first child is what was awaited, so most of that expectation is taken back; every further child is a fork
+and announces others. When a child is continued itself, its line is a conversation and not a fan-out, so the template's
+expectation is taken back too.
 """
 
 from ninfer_engine.context.inventory import Inventory
@@ -15,7 +15,7 @@ from ninfer_engine.context.types import CheckpointKind, PlanRequest, PublishPlan
 
 def note_resume(inventory: Inventory, checkpoint: Checkpoint, request: PlanRequest) -> None:
     """A sequence resumes at a checkpoint."""
-    announced = inventory.scale.stored(inventory.policy.resumed, request.now)
+    announced = inventory.scale.stored(inventory.policy.resumed) if checkpoint.forks else 0
     inventory.add_weight(checkpoint, own=announced - _settled(inventory, checkpoint.awaited))
     checkpoint.awaited = 0
     checkpoint.resumes += 1
@@ -31,14 +31,14 @@ def note_resume(inventory: Inventory, checkpoint: Checkpoint, request: PlanReque
 
 def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> int:
     """Stored weight that publishing at the plan's frontier is evidence of."""
-    return inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)), plan.now)
+    return inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)))
 
 
 def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
     """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
     inventory.note_session(checkpoint, sequence.session)
     if plan.kind is CheckpointKind.ENDPOINT:
-        checkpoint.awaited = inventory.scale.stored(inventory.policy.stored, plan.now)
+        checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
         checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited
 
 

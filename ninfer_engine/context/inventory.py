@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ninfer_engine.context.costs import CostModel
 from ninfer_engine.context.errors import UnknownSequenceError
@@ -43,7 +43,7 @@ class Inventory:
         self.value = Valuation(costs, capacities)
         self.tree = Tree()
         self.index = Index(self.tree, self.value)
-        self.scale = WeightScale(policy.half_life_s)
+        self.scale = WeightScale(policy.half_life)
         self.sequences: dict[str, Sequence] = {}
         self.checkpoints: dict[CheckpointId, Checkpoint] = {}
         self.by_image: dict[ImageId, Checkpoint] = {}
@@ -107,6 +107,20 @@ class Inventory:
         return node.pages[-1:] if node.frontier % PAGE_TOKENS else []
 
     # --- weights ---
+
+    def tick(self) -> int:
+        """A request begins: all weights age. Returns the bits that stored weights were shifted by, mostly 0."""
+        shift = self.scale.tick()
+        if shift:
+            for checkpoint in self.checkpoints.values():
+                own, heirs = checkpoint.weight >> shift, checkpoint.heirs >> shift
+                self.add_weight(checkpoint, own=own - checkpoint.weight, heirs=heirs - checkpoint.heirs)
+                checkpoint.awaited >>= shift
+                checkpoint.template >>= shift
+            for node in self._tombstones.values():
+                if node.tombstone is not None:
+                    node.tombstone = replace(node.tombstone, weight=node.tombstone.weight >> shift)
+        return shift
 
     def add_weight(self, checkpoint: Checkpoint, own: int = 0, heirs: int = 0) -> None:
         """Change a checkpoint's stored weight and every sum above it."""

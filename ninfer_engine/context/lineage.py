@@ -58,7 +58,7 @@ def checkpoint_record(inventory: Inventory, checkpoint: Checkpoint, now: float) 
         pages=full if tail is None else (*full, tail),
         resumes=checkpoint.forks,
         sessions=tuple(sorted(checkpoint.sessions)),
-        weight=inventory.scale.weight(checkpoint.weight, now),
+        weight=inventory.scale.weight(checkpoint.weight),
     )
 
 
@@ -73,7 +73,7 @@ def _continuation_record(inventory: Inventory, entry: Continuation, now: float) 
         tokens=entry.tokens,
         endpoint=entry.endpoint if entry.endpoint in present else None,
         anchors=tuple(a for a in entry.anchors if a in present),
-        weight=inventory.scale.weight(entry.weight, now),
+        weight=inventory.scale.weight(entry.weight),
     )
 
 
@@ -182,7 +182,7 @@ def _enter(
             ]
             if fresh:
                 inventory.tree.set_tier(step, fresh, Tier.HOST)
-    checkpoint = inventory.attach(node, record.kind, image, tier, inventory.scale.stored(record.weight, plan.now))
+    checkpoint = inventory.attach(node, record.kind, image, tier, inventory.scale.stored(record.weight))
     checkpoint.resumes = max(checkpoint.resumes, record.resumes)
     for session in record.sessions:
         inventory.note_session(checkpoint, session)
@@ -196,7 +196,7 @@ def _mourn(inventory: Inventory, record: CheckpointRecord, now: float) -> None:
         node,
         Tombstone(
             record.kind,
-            inventory.scale.stored(record.weight, now),
+            inventory.scale.stored(record.weight),
             record.resumes,
             frozenset(record.sessions),
             "restore",
@@ -217,7 +217,7 @@ def _store(
     endpoint = by_old.get(record.endpoint) if record.endpoint is not None else None
     anchors = tuple(by_old[a] for a in record.anchors if a in by_old)
     base = max((inventory.checkpoints[a].node.frontier for a in anchors), default=0)
-    weight = inventory.scale.stored(record.weight, now)
+    weight = inventory.scale.stored(record.weight)
     loss = weight * (inventory.value.potential(record.frontier) - inventory.value.potential(base))
     catalog.add(
         Continuation(
@@ -265,7 +265,7 @@ def _losses(inventory: Inventory, records: tuple[CheckpointRecord, ...], now: fl
             default=0,
         )
         gain = inventory.value.potential(record.frontier) - inventory.value.potential(above)
-        losses.append(inventory.scale.stored(record.weight, now) * gain)
+        losses.append(inventory.scale.stored(record.weight) * gain)
     return losses
 
 
@@ -341,4 +341,4 @@ def _place_pages(
         match = inventory.known(record.salt, record.tokens)
         keep |= {node.id: node for node in (*match.path, *((match.partial,) if match.partial else ())) if node.live}
     need = count - inventory.free_device_pages
-    return make_room(inventory, need, tuple(keep.values()), inventory.scale.scale(now)), Tier.DEVICE
+    return make_room(inventory, need, tuple(keep.values()), inventory.scale.scale()), Tier.DEVICE

@@ -15,7 +15,6 @@ from ninfer_engine.context.types import (
     PathKind,
     Plan,
     PlanRequest,
-    PromotePages,
     Resume,
     Tier,
 )
@@ -28,7 +27,7 @@ def plan_request(inventory: Inventory, request: PlanRequest, parent: TokenString
     candidates: list[Checkpoint | None] = [None]
     if match is not None:
         candidates = [n.checkpoint for n in reversed(match.path) if n.checkpoint and n.frontier < length] + [None]
-    unit = inventory.scale.scale(request.now)
+    unit = inventory.scale.scale()
     best: tuple[int, Checkpoint | None, Room, int] | None = None
     evaluated = 0
     for candidate in candidates:
@@ -78,9 +77,10 @@ def _room(
 ) -> Room | None:
     node = candidate.node if candidate else None
     need = fresh_pages(node.frontier if node else 0, request) - inventory.free_device_pages
-    if node is not None:
-        need += len(hosted_pages(inventory, node))
-    return make_room(inventory, need, (node,) if node is not None else (), unit, limit)
+    coming = len(hosted_pages(inventory, node)) if node is not None else 0
+    if inventory.free_device_pages + inventory.free_host_pages <= 0:
+        return make_room(inventory, need + coming, (node,) if node is not None else (), unit, limit)
+    return make_room(inventory, need + coming, (node,) if node is not None else (), unit, limit, coming)
 
 
 def _blocked(inventory: Inventory, request: PlanRequest, candidates: int, evaluated: int) -> Plan:
@@ -126,9 +126,7 @@ def _assemble(
             chosen.id, chosen.node.frontier, path_kind(chosen, request), chosen.image, chosen.tier, full, tail
         )
         promoted = hosted_pages(inventory, chosen.node)
-    moves, evicted = room_moves(inventory, room, request.now)
-    if promoted:
-        moves.append(PromotePages(tuple(promoted)))
+    moves, evicted = room_moves(inventory, room, request.now, tuple(promoted))
     frontier = resume.frontier
     return Plan(
         request=request,
@@ -140,11 +138,11 @@ def _assemble(
         evicted=evicted,
         demoted_pages=len(room.demoted),
         predicted_now_ns=now_ns + room.now_ns,
-        predicted_future_loss_ns=max(0, inventory.scale.ns(room.cost, request.now) - room.now_ns),
+        predicted_future_loss_ns=max(0, inventory.scale.ns(room.cost) - room.now_ns),
         candidates=candidates,
         evaluated=evaluated,
         miss=miss,
-        total_stored=now_ns * inventory.scale.scale(request.now) + room.cost,
+        total_stored=now_ns * inventory.scale.scale() + room.cost,
         touched=(*room.touched, *(step.id for step in chosen.node.ancestors()))
         if chosen and promoted
         else room.touched,

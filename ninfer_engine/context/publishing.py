@@ -22,7 +22,7 @@ def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
     """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
     of its tokens that no checkpoint covered when its request began."""
     return {
-        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh,
+        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh**4,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
@@ -104,7 +104,7 @@ def choose(inventory: Inventory, new: Newcomer, now: float) -> Choice:
 
     More of either never pays: each costs at least nothing and one slot is all that is needed. Ties go to fewer moves.
     """
-    unit, prices = inventory.scale.scale(now), inventory.value.unit
+    unit, prices = inventory.scale.scale(), inventory.value.unit
     mass = new.weight + new.heirs
     gain = inventory.value.device_gain
     base = inventory.value.potential(new.above.node.frontier) if new.above is not None else 0
@@ -183,11 +183,11 @@ def publish_plan(
         return PublishPlan(sequence_id, frontier, kind, inventory.version, now, None, existing=match.node.checkpoint.id)
     if match is None:
         match = inventory.known(sequence.salt, tokens)
-    weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier)), now)
-    spare = inventory.scale.stored(spare_weight(inventory.policy, kind), now)
+    weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier)))
+    spare = inventory.scale.stored(spare_weight(inventory.policy, kind))
     choice = choose(inventory, newcomer(inventory, match, frontier, weight, spare), now)
     moves, evicted = _moves(inventory, choice, now)
-    moved = inventory.scale.ns(choice.cost - choice.loss, now)
+    moved = inventory.scale.ns(choice.cost - choice.loss)
     return PublishPlan(
         sequence_id,
         frontier,
@@ -199,7 +199,7 @@ def publish_plan(
         evicted,
         None,
         moved,
-        inventory.scale.ns(choice.loss, now),
+        inventory.scale.ns(choice.loss),
         choice.cost,
     )
 
@@ -214,7 +214,7 @@ def _moves(inventory: Inventory, choice: Choice, now: float) -> tuple[tuple[Move
         moves += [
             DropPages(pages, tier) for pages, tier in ((freed.device, Tier.DEVICE), (freed.host, Tier.HOST)) if pages
         ]
-        loss = inventory.scale.ns(inventory.value.checkpoint_loss(victim), now)
+        loss = inventory.scale.ns(inventory.value.checkpoint_loss(victim))
         evicted = (Eviction(victim.kind.value, victim.node.frontier, loss, victim.id),)
     if choice.demoted is not None:
         moves.append(DemoteImage(choice.demoted.image))

@@ -34,16 +34,16 @@ class Room:
 
 
 def make_room(
-    inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, limit: int | None = None
+    inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, limit: int | None = None, coming: int = 0
 ) -> Room | None:
     """The cheapest way to free `need` device pages; None: there is none that costs less than `limit`.
 
     keep: nodes that stay with the pages of their lineages, such as the one to be resumed. unit: what a weight of one is
-    stored as now.
+    stored as now. coming: pages that will leave the host for the device, in turns with the demotions.
     """
     if need <= 0:
         return Room()
-    search = _Search(inventory, need, keep, unit)
+    search = _Search(inventory, need, keep, unit, inventory.free_host_pages + coming)
     if need > search.movable():
         return None
     return search.best(limit)
@@ -52,8 +52,8 @@ def make_room(
 class _Search:
     """One question: its constants and its counter."""
 
-    def __init__(self, inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int) -> None:
-        self._inventory, self._need = inventory, need
+    def __init__(self, inventory: Inventory, need: int, keep: tuple[Node, ...], unit: int, host_room: int) -> None:
+        self._inventory, self._need, self._host_room = inventory, need, host_room
         self._path = frozenset(step.id for node in keep for step in node.ancestors())
         self._keep = keep
         prices = inventory.value.unit
@@ -72,7 +72,7 @@ class _Search:
 
     def best(self, limit: int | None) -> Room | None:
         """The optimum, if it costs less than `limit`."""
-        room = self._inventory.free_host_pages
+        room = self._host_room
         relaxed = relax(self._items(), self._need, room, self._demotion)
         if relaxed is None or (limit is not None and relaxed.bound >= limit):
             return None
@@ -99,7 +99,7 @@ class _Search:
 
     def _completed(self, taken: list[Item]) -> list[Item]:
         """What was taken, and the cheapest further items for what is missing, as if for a need of its own."""
-        chosen, room = list(taken), self._inventory.free_host_pages
+        chosen, room = list(taken), self._host_room
         gone = {item.node.id for item in taken}
         around = {step.id for item in taken for step in item.node.ancestors()}
         missing = self._need - sum(i.device for i in taken)

@@ -1,49 +1,48 @@
 """Decaying weights as exact integers whose order time cannot change.
 
-Every weight decays by half each half-life. Instead of shrinking all of them, new evidence is written larger: a weight
-of w at time t is stored as w * scale(t), scale doubling each half-life. Stored weights are integers, so sums over
-subtrees can be kept up to date by adding and subtracting without ever drifting, and comparisons of losses need no
-clock.
+Every weight decays by half each half-life, counted in begun requests: what the cache holds is pushed out by requests and not
+by seconds, so an idle night costs an anchor nothing, and a burst ages everything. Instead of shrinking all
+weights, new evidence is written larger: a weight of w is stored as w * scale(), and scale doubles each half-life. Stored
+weights are integers, so sums over subtrees are kept up to date by adding and subtracting and never drift, and losses
+compare without a clock.
 """
-
-from math import floor
 
 _FRACTION_BITS = 32
 
 
 class WeightScale:
-    """Turns weights at a moment into stored integers and back. The first moment seen is the epoch."""
+    """Turns present weights into stored integers and back. `tick` lets one request pass."""
 
-    def __init__(self, half_life_s: float) -> None:
-        if half_life_s <= 0:
-            raise ValueError(f"half_life_s is {half_life_s}: weights must decay, give a positive time")
-        self._half_life_s = half_life_s
-        self._epoch: float | None = None
+    def __init__(self, half_life: int) -> None:
+        if half_life < 1:
+            raise ValueError(f"half_life is {half_life}: weights must decay, give at least one request")
+        self._half_life = half_life
+        self._ticks = 0
+        self._unit = 1 << _FRACTION_BITS
 
-    def scale(self, now: float) -> int:
-        """What a weight of one is stored as at `now`; moments before the epoch count as the epoch."""
-        if self._epoch is None:
-            self._epoch = now
-        lives = max(0.0, (now - self._epoch) / self._half_life_s)
-        whole = floor(lives)
-        return int(2.0 ** (lives - whole + _FRACTION_BITS)) << whole
+    def tick(self) -> int:
+        """A request begins. Returns the bits by which every stored weight is to be shifted right now, to keep numbers
+        short: 0 but once in about five hundred half-lives."""
+        self._ticks += 1
+        whole, part = divmod(self._ticks, self._half_life)
+        shift = 0
+        if whole >= 512:
+            shift, whole, self._ticks = whole, 0, part
+        self._unit = int(2.0 ** (_FRACTION_BITS + part / self._half_life)) << whole
+        return shift
 
-    def stored(self, weight: float, now: float) -> int:
-        """A weight of `weight` at `now`, as it is stored."""
-        return round(weight * (1 << _FRACTION_BITS)) * self.scale(now) >> _FRACTION_BITS
+    def scale(self) -> int:
+        """What a weight of one is stored as now."""
+        return self._unit
 
-    def weight(self, stored: int, now: float) -> float:
-        """What a stored weight is worth at `now`."""
-        return stored / self.scale(now)
+    def stored(self, weight: float) -> int:
+        """A weight of now, as it is stored."""
+        return round(weight * (1 << _FRACTION_BITS)) * self._unit >> _FRACTION_BITS
 
-    def ns(self, stored_loss: int, now: float) -> int:
-        """A loss of stored weight x nanoseconds, in nanoseconds at `now`, rounded up."""
-        return -(-stored_loss // self.scale(now))
+    def weight(self, stored: int) -> float:
+        """What a stored weight is worth now."""
+        return stored / self._unit
 
-    def rebase(self, now: float) -> int:
-        """Bits by which every stored weight has to be shifted right so that numbers stay short; 0: not needed yet."""
-        bits = self.scale(now).bit_length() - _FRACTION_BITS - 1
-        if bits < 512 or self._epoch is None:
-            return 0
-        self._epoch += bits * self._half_life_s
-        return bits
+    def ns(self, stored_loss: int) -> int:
+        """A loss of stored weight x nanoseconds, in nanoseconds of now, rounded up."""
+        return -(-stored_loss // self._unit)

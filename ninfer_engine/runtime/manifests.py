@@ -6,7 +6,7 @@ template is found in the store and not written again.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.context.types import (
@@ -103,8 +103,8 @@ class Describer:
     def _response(self, response: StoredResponse) -> stored.ResponseRecord:
         """A response's document and its token runs."""
         salt = response.cache_salt
-        document = asdict(response)
-        tokens = TokenArray.of(document.pop("tokens"))
+        document = {item.name: getattr(response, item.name) for item in fields(response) if item.name != "tokens"}
+        tokens = TokenArray.of(response.tokens)
         data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
         runs = (tokens.part(start, start + RESPONSE_RUN) for start in range(0, len(tokens), RESPONSE_RUN))
         return stored.ResponseRecord(

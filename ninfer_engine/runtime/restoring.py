@@ -28,7 +28,8 @@ from ninfer_engine.runtime.responses import ResponseStore
 
 logger = logging.getLogger("ninfer.sessions")
 
-_SAMPLE_BYTES = 8 << 20
+_SAMPLE_BYTES = 2 << 20
+_BATCH_BYTES = 2 << 20  # copied into place at once; the pool's lock is held as long as that takes
 _BACKEND = "lmdb"
 
 
@@ -176,14 +177,18 @@ class Restorer:
         total = (sum(map(len, pages.values())) * self._driver.pages.page_bytes
                  + sum(map(len, images.values())) * self._driver.images.image_bytes)
         self._tell("restoring", choice, "restore", 0, total)
-        started, done = time.perf_counter_ns(), 0
+        started, done, told = time.perf_counter_ns(), 0, 0
+        batch: list[tuple[PageId, bytearray]] = []
         for digest, data in self._store.read_many(_in_order(pages, images)):
-            for page in pages.get(digest, ()):
-                self._driver.pages.import_(page, data)
+            batch += [(page, data) for page in pages.get(digest, ())]
             for image in images.get(digest, ()):
                 self._driver.images.import_(image, data)
             done += len(data)
-            self._tell("restoring", choice, "restore", done, max(total, done))
+            if done - told >= _BATCH_BYTES:
+                self._driver.pages.import_many(batch)
+                batch, told = [], done
+                self._tell("restoring", choice, "restore", done, max(total, done))
+        self._driver.pages.import_many(batch)
         if done:
             self._ns_per_byte = (time.perf_counter_ns() - started) / done
         self._tell("done", choice, "restore", done, done)

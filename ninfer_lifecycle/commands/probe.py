@@ -55,10 +55,12 @@ def run_plan(
     profile: Annotated[str, typer.Option(help="profile whose sizes, counts and gates to use")] = "tiny-cpu",
     sizes: Annotated[str, typer.Option(help="template sizes in tokens, in place of the profile's")] = "",
     api_key_file: Annotated[Path | None, typer.Option(help="file with the engine's API key")] = None,
+    baseline_url: Annotated[str | None, typer.Option(help="another engine to compare throughput with")] = None,
     runs_dir: Annotated[Path, typer.Option(help="where run directories go")] = Path("runs"),
 ) -> None:
     """Run a plan against an engine that runs already. No restart, no receipt; exits as `ninfer qualify` does."""
-    wanted = Wanted(profile, runs_dir, plan=plan, sizes=parse_sizes(sizes), command=("ninfer", *sys.argv[1:]))
+    wanted = Wanted(profile, runs_dir, plan=plan, sizes=parse_sizes(sizes), baseline=baseline_url,
+                    command=("ninfer", *sys.argv[1:]))
     prose = Console(stderr=True, highlight=False)
     measured = measure(wanted, base_url, key_of(api_key_file), wiring(prose, Path("models")))
     show_measured(measured, findings())

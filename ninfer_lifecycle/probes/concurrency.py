@@ -10,7 +10,7 @@ from dataclasses import replace
 from ninfer_lifecycle.evidence import RequestEvidence, Step
 from ninfer_lifecycle.gates.plans import AT_ONCE, LOOPER_TURNS, LOOPERS
 from ninfer_lifecycle.probes.exchange import Question
-from ninfer_lifecycle.probes.parts import Act, Part, Thread, Threads, advance, begin, next_question, small
+from ninfer_lifecycle.probes.parts import END_SLACK, Act, Part, Thread, Threads, advance, begin, next_question, small
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep
 from ninfer_lifecycle.probes.templates import derive_nonce, exact_template
 from ninfer_lifecycle.probes.together import Loop, Send, ask_during, ask_loops, ask_together
@@ -78,9 +78,15 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
 
 
 def _looper(run: ProbeRun, thread: Thread, section: ProbeSection) -> Loop:
+    """Turns of one client. Many conversations fill the catalog, and then the end of a reply may go: it costs one turn
+    to have again. What came before that turn may not.
+    """
     def loop(send: Send) -> None:
+        behind = small(section)
         for _ in range(LOOPER_TURNS):
-            advance(thread, send(next_question(run, thread, "concurrency.turn_in_rotation", section)))
+            question = next_question(run, thread, "concurrency.turn_in_rotation", section, expected=behind)
+            behind = thread.end_tokens - END_SLACK
+            advance(thread, send(question))
 
     return loop
 

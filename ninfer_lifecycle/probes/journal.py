@@ -31,15 +31,17 @@ FILES: dict[type[Document], str] = {
 class Journal:
     """Evidence of one run, in the order in which it arose. With a directory, each record is also appended to its file.
 
-    Effects: creates its files in `directory`; flushes after every record.
+    kept: records that an interrupted run left, the first of this one. Effects: creates its files in `directory`; flushes after every record.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, kept: Sequence[Document] = ()) -> None:
         self._records: dict[type[Document], list[Document]] = {kind: [] for kind in FILES}
         self._files: dict[type[Document], TextIO] = {}
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
             self._files = {kind: (directory / name).open("w", encoding="utf-8") for kind, name in FILES.items()}
+        for record in kept:
+            self.add(record)
 
     def add(self, record: RecordT) -> RecordT:
         """Append one record; what was written, where the record held text that no file can."""

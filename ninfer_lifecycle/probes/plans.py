@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ninfer_engine.contract.base import Document
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.gates.plans import PLAN_PARTS, Asked, parts_of, summary_of
-from ninfer_lifecycle.gates.thresholds import PlanSummary
+from ninfer_lifecycle.gates.thresholds import PlanSummary, Thresholds
 from ninfer_lifecycle.probes.concurrency import CONCURRENCY
 from ninfer_lifecycle.probes.continuing import SIBLING_CONTINUE
 from ninfer_lifecycle.probes.durability import DURABILITY
@@ -13,6 +13,7 @@ from ninfer_lifecycle.probes.equivalence import EQUIVALENCE
 from ninfer_lifecycle.probes.fanout import FanoutSteps, Round, plan_fanout
 from ninfer_lifecycle.probes.isolation import ISOLATION
 from ninfer_lifecycle.probes.leaks import LEAKS
+from ninfer_lifecycle.probes.narrowing import plan_narrowing
 from ninfer_lifecycle.probes.parts import Part
 from ninfer_lifecycle.probes.pressure import MULTI_SESSION, PRESSURE
 from ninfer_lifecycle.probes.protocol import PROTOCOL
@@ -23,6 +24,13 @@ from ninfer_lifecycle.probes.throughput import THROUGHPUT
 from ninfer_lifecycle.profiles.schema import ProbeSection
 
 
+class Section(Document):
+    """Steps that only mean something together: what is done again whole after an interruption."""
+
+    name: str
+    steps: int
+
+
 class Schedule(Document):
     """The plan as it is carried out: everything that chance decided, written down before the first request."""
 
@@ -31,6 +39,7 @@ class Schedule(Document):
     nonce: str
     rounds: tuple[Round, ...]
     steps: tuple[str, ...]
+    sections: tuple[Section, ...]
     estimated_tokens: int
 
 
@@ -64,16 +73,24 @@ def questions_of(name: str) -> tuple[str, ...]:
     return (*((FANOUT_QUESTION,) if plan.fanout else ()), *(_PARTS[part].question for part in plan.parts))
 
 
-def make_plan(section: ProbeSection, nonce: str) -> Planned:
-    """The plan that `section` names: its steps, their written form, and what the gates will look for."""
+def make_plan(section: ProbeSection, nonce: str, limits: Thresholds | None = None) -> Planned:
+    """The plan that `section` names: its steps, their written form, and what the gates will look for.
+
+    limits: where they bound the miss rate, the fan-out goes on with new templates until the bound is met.
+    """
     require_plan(section.plan)
     asked = asked_of(section)
     plan = parts_of(asked)
     fanout = plan_fanout(section) if plan.fanout else FanoutSteps((), ())
-    steps = (*fanout.steps, *(step for part in plan.parts for step in _PARTS[part].steps(section)))
+    narrowing = plan_narrowing(section, limits) if plan.fanout and limits else ()
+    parts = {name: tuple(_PARTS[name].steps(section)) for name in plan.parts}
+    grouped = {**({"fanout": (*fanout.steps, *narrowing)} if plan.fanout else {}), **parts}
+    steps = tuple(step for group in grouped.values() for step in group)
     schedule = Schedule(
         plan=section.plan, seed=section.seed, nonce=nonce, rounds=fanout.rounds,
-        steps=tuple(step.name for step in steps), estimated_tokens=sum(step.cost for step in steps))
+        steps=tuple(step.name for step in steps),
+        sections=tuple(Section(name=name, steps=len(group)) for name, group in grouped.items()),
+        estimated_tokens=sum(step.cost for step in steps))
     return Planned(steps, schedule, summary_of(asked))
 
 

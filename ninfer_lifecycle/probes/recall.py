@@ -8,6 +8,7 @@ strangers that push the anchor off the device, and after a restart.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from ninfer_lifecycle.evidence import Step
 from ninfer_lifecycle.gates.plans import RECALL_PLACES, STRANGERS
@@ -33,10 +34,9 @@ class Planted:
         """How it stands in the text, a line of its own."""
         return f"The code of vault {self.name} is {self.digits}.\n"
 
-    @property
-    def question(self) -> str:
-        """How it is asked."""
-        return f"What is the code of vault {self.name}? Answer with its digits and nothing else."
+    def question(self, number: int) -> str:
+        """How it is asked for the nth time: no two begin alike, so that none resumes from an earlier asking."""
+        return f"Question {number}. What is the code of vault {self.name}? Answer with its digits and nothing else."
 
     def is_in(self, answer: str) -> bool:
         """Whether an answer names these digits; blanks and commas between digits do not matter."""
@@ -64,13 +64,15 @@ def plant(text: str, facts: Sequence[Planted]) -> str:
 def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
     threads, size = Threads(), small(section)
     known: dict[str, bool] = {}
+    asked = count(1)
 
     def ask(run: ProbeRun, fact: Planted, purpose: str | None, salt: str | None = None) -> tuple[str, str]:
         """The answer and its request's id."""
         thread = threads.get("base")
         record = run.ask(Question(
-            Step.OTHER, fact.question, thread.session, thread.end_tokens, REPLY_TOKENS, parent=thread.response_id,
-            purpose=purpose, expected_reuse_tokens=size - 1 if purpose else None, cache_salt=salt, store=False))
+            Step.OTHER, fact.question(next(asked)), thread.session, thread.end_tokens, REPLY_TOKENS,
+            parent=thread.response_id, purpose=purpose, expected_reuse_tokens=size - 1 if purpose else None,
+            cache_salt=salt, store=False))
         return (run.last_reply.text if run.last_reply else ""), record.request_id
 
     def cold(run: ProbeRun) -> None:

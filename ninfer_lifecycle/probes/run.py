@@ -99,10 +99,10 @@ class ProbeRun:
     effects: Effects = field(default_factory=Effects)
     epoch: int = 0
     order: int = 0
+    baseline: Peer | None = None
     chars_per_token: float = 4.0
     waited_s: float = 0.0
     last_reply: ResponseReply | None = None
-    baseline: Peer | None = None
     lineages: dict[str, Lineage] = field(default_factory=dict)
     status: StatusDocument = field(init=False)
     _first_seen: StatusDocument = field(init=False)
@@ -240,21 +240,27 @@ def _prove_restart(before: StatusDocument, after: StatusDocument) -> None:
 Outcome = Literal["done", "skipped", "failed"]
 
 
-def run_steps(steps: Sequence[ProbeStep], run: ProbeRun) -> None:
-    """Run every step in order and write down how it ended. A skipped step does not end the run; an error does."""
+def run_steps(steps: Sequence[ProbeStep], run: ProbeRun, settled: Callable[[], str | None] = lambda: None) -> None:
+    """Run every step in order and write down how it ended. A skipped step does not end the run; an error does.
+
+    settled: asked before each step; what it says is why this one and the rest need not be done any more.
+    """
     total_cost = sum(step.cost for step in steps)
     done_cost = 0
     for index, step in enumerate(steps):
         run.watcher.step_started(step.name, index, len(steps), done_cost, total_cost)
-        _run_step(step, run)
+        reason = settled()
+        _run_step(step, run, reason)
         done_cost += step.cost
 
 
-def _run_step(step: ProbeStep, run: ProbeRun) -> None:
+def _run_step(step: ProbeStep, run: ProbeRun, needless: str | None) -> None:
     started, waited, epoch = run.effects.clock(), run.waited_s, run.epoch
     outcome: Outcome = "done"
     detail: str | None = None
     try:
+        if needless is not None:
+            raise SkipStepError(needless)
         step.perform(run)
     except SkipStepError as reason:
         outcome, detail = "skipped", str(reason)

@@ -79,6 +79,7 @@ def parts_of(prepared: Prepared) -> tuple[ConfigurationPart, ...]:
         "image": configuration.image and configuration.image.removeprefix("sha256:"),
         "engine": configuration.engine_tree_sha256, "probes": prepared.lock.probes_sha256,
         "gates": prepared.lock.gates_sha256, "lock": prepared.lock.sha256,
+        "baseline": prepared.baseline and prepared.baseline.configuration_sha256,
     }
     return tuple(ConfigurationPart(name=name, digest=Digest(sha256=sha256))
                  for name, sha256 in digests.items() if sha256)
@@ -101,6 +102,9 @@ def limitations_of(prepared: Prepared) -> tuple[str, ...]:
                      "an out-of-memory kill would show by its exit code only")
     if prepared.profile.model.source == "tiny":
         notes.append("the model is the tiny one with random weights: this receipt says nothing of answer quality")
+    if prepared.kept.steps:
+        notes.append("the run was interrupted and taken up again: what was interrupted was done anew in another life "
+                     "of the engine")
     return tuple(notes)
 
 

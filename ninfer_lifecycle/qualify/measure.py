@@ -5,6 +5,7 @@ down unsigned.
 """
 
 import secrets
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ninfer_lifecycle.client import EngineClient, EngineReplyError
@@ -15,8 +16,9 @@ from ninfer_lifecycle.gates.verdict import Verdict
 from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.plain import PlainEngine
 from ninfer_lifecycle.probes.plans import make_plan
-from ninfer_lifecycle.probes.run import ProbeRun, run_steps
+from ninfer_lifecycle.probes.run import Peer, ProbeRun, run_steps
 from ninfer_lifecycle.probes.subject import RemoteSubject
+from ninfer_lifecycle.qualify.budget import summary_of_run
 from ninfer_lifecycle.qualify.observe import evidence_of
 from ninfer_lifecycle.qualify.orchestrate import Wiring
 from ninfer_lifecycle.qualify.prepare import Wanted, resolve, run_id_of
@@ -34,19 +36,26 @@ class Measured:
 
 
 def measure(wanted: Wanted, base_url: str, api_key: str | None, wiring: Wiring) -> Measured:
-    """Carry out the profile's plan, without restarts, against the engine at `base_url`. Raises NinferError."""
+    """Carry out the profile's plan, without restarts, against the engine at `base_url`. Raises NinferError.
+
+    A baseline of `wanted` is the address of another running engine, asked with the same key.
+    """
     profile = resolve(wanted)
     probes = profile.probes.model_copy(update={"restarts": 0})
-    planned = make_plan(probes, secrets.token_hex(16))
-    with client_for(base_url, api_key) as client, wiring.display() as watcher:
+    planned = make_plan(probes, secrets.token_hex(16), profile.gates)
+    with ExitStack() as stack:
+        client, watcher = stack.enter_context(client_for(base_url, api_key)), stack.enter_context(wiring.display())
+        baseline = stack.enter_context(client_for(wanted.baseline, api_key)) if wanted.baseline else None
         model = served_model(client)
         run = create_run_directory(wanted.runs_dir, run_id_of(profile, wiring.now()))
         run.write_json("plan.json", planned.schedule.model_dump(mode="json"))
         run.write_command(wanted.command)
-        journal, recorder = Journal(run.evidence), StatusRecorder(run.path / "status.jsonl")
+        journal, recorder = Journal(run.evidence), StatusRecorder(run.path / "status.jsonl", wiring.effects.now)
         try:
             probe = ProbeRun(RemoteSubject(client), model, journal, planned.schedule.nonce, Fan((recorder, watcher)),
                              wiring.effects)
+            if baseline is not None:
+                probe.baseline = Peer(baseline, served_model(baseline), baseline.status())
             run_steps(planned.steps, probe)
             probe.finish()
         finally:
@@ -54,6 +63,7 @@ def measure(wanted: Wanted, base_url: str, api_key: str | None, wiring: Wiring) 
             recorder.close()
     evidence = evidence_of(journal)
     verdict = evaluate(planned.summary, profile.gates, evidence)
+    run.write_json("summary.json", summary_of_run(evidence, planned.schedule.estimated_tokens))
     run.write_json("verdict.json", {"signed": False, **verdict.to_json()})
     return Measured(run, evidence, verdict)
 

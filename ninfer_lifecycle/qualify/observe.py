@@ -1,16 +1,18 @@
 """Start the engine, carry out the plan, stop the engine: the part of a qualification that has an engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from ninfer_engine.contract.status import StatusDocument
 from ninfer_lifecycle.errors import EngineError
+from ninfer_lifecycle.gates.evaluate import evaluate
 from ninfer_lifecycle.gates.tally import Evidence
+from ninfer_lifecycle.gates.verdict import CheckName, Result
 from ninfer_lifecycle.hosts.base import Host
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.probes.journal import Journal
-from ninfer_lifecycle.probes.run import Effects, ProbeRun, Watcher, run_steps
+from ninfer_lifecycle.probes.run import Effects, Peer, ProbeRun, Watcher, run_steps
 from ninfer_lifecycle.probes.subject import HostedSubject, life_facts
 from ninfer_lifecycle.qualify.prepare import Prepared
 from ninfer_lifecycle.qualify.progress import Fan
@@ -41,15 +43,18 @@ def carry_out(
     Whatever ends it, the life that ran is written down as far as it is known, and the engine is the host's to remove.
     """
     engine = host.start(prepared.spec)
-    recorder = StatusRecorder(prepared.run.path / "status.jsonl")
+    recorder = StatusRecorder(prepared.run.path / "status.jsonl", effects.now)
     subject = HostedSubject(host, engine, lambda url: client_of(prepared.spec, url),
                             grace_s=prepared.profile.host.stop_seconds)
     run: ProbeRun | None = None
+    peer: Peer | None = None
     try:
+        peer = _start_baseline(prepared, host)
         run = ProbeRun(subject, prepared.model_name, journal, prepared.planned.schedule.nonce,
-                       Fan((recorder, watcher)), effects)
+                       Fan((recorder, watcher)), effects, prepared.kept.epoch, prepared.kept.order, baseline=peer)
         refuse_drift(prepared, run.status)
-        run_steps(prepared.planned.steps, run)
+        settled = settled_by(prepared, journal) if prepared.fail_fast else lambda: None
+        run_steps(prepared.planned.steps[prepared.kept.steps:], run, settled)
         ended = host.stop(subject.engine, prepared.profile.host.stop_seconds)
         run.finish(life_facts(ended, "the plan was done"))
         return ended.environment
@@ -58,8 +63,36 @@ def carry_out(
             run.abandon()
         raise
     finally:
+        if peer is not None:
+            peer.client.close()
         subject.close()
         recorder.close()
+
+
+def _start_baseline(prepared: Prepared, host: Host) -> Peer | None:
+    """The engine to compare with, beside the one under test; the host removes both."""
+    if prepared.baseline is None:
+        return None
+    engine = host.start(prepared.baseline.spec)
+    client = client_of(prepared.baseline.spec, engine.base_url)
+    return Peer(client, prepared.baseline.model_name, client.status())
+
+
+CERTAIN = frozenset({
+    CheckName.FORK_HITS, CheckName.FIRST_SIBLING_HOT, CheckName.RESUME_HITS, CheckName.SAVES_COMPLETE,
+    CheckName.ACCOUNTING, CheckName.WORK_ACCOUNTED, CheckName.REUSE_AS_EXPECTED, CheckName.FACT_HOLDS,
+    CheckName.CONTROL_NEVER_SEEN, CheckName.CONTROL_EXACT_REPEAT})
+"""Checks that no further evidence can mend: one miss fails them. Medians and intervals are not among them."""
+
+
+def settled_by(prepared: Prepared, journal: Journal) -> Callable[[], str | None]:
+    """Says which check has failed for certain, once one has."""
+    def settled() -> str | None:
+        verdict = evaluate(prepared.planned.summary, prepared.profile.gates, evidence_of(journal))
+        failed = (check for check in verdict.not_passed if check.result is Result.FAILED and check.name in CERTAIN)
+        return next((f"{check.title} has failed for certain: {check.reason}" for check in failed), None)
+
+    return settled
 
 
 def refuse_drift(prepared: Prepared, status: StatusDocument) -> None:

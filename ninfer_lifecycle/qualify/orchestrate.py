@@ -18,9 +18,21 @@ from ninfer_lifecycle.hosts.base import Host, HostKind
 from ninfer_lifecycle.hosts.signals import shielded
 from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.run import Effects, Watcher
+from ninfer_lifecycle.profiles.loader import load_profile
+from ninfer_lifecycle.profiles.schema import Profile
+from ninfer_lifecycle.qualify.budget import summary_of_run
 from ninfer_lifecycle.qualify.issue import Issued, issue, qualifier_key
 from ninfer_lifecycle.qualify.observe import Observation, carry_out, evidence_of
-from ninfer_lifecycle.qualify.prepare import MakeModel, Parts, Prepared, Wanted, image_of, prepare, resolve
+from ninfer_lifecycle.qualify.prepare import (
+    BaselineParts,
+    MakeModel,
+    Parts,
+    Prepared,
+    Wanted,
+    image_of,
+    prepare,
+    resolve,
+)
 from ninfer_lifecycle.receipts.keys import Signer
 
 
@@ -78,9 +90,11 @@ def qualify(wanted: Wanted, signing: Signing, wiring: Wiring) -> Qualified:
         # The host and its image before the model: what takes seconds to refuse should not wait for what takes longer.
         image = image_of(profile, host)
         wiring.say(f"model: {profile.model.source}")
-        parts = Parts(host.kind, image, wiring.make_model(profile.model))
+        parts = Parts(host.kind, image, wiring.make_model(profile.model), baseline_parts(profile, host, wiring))
         prepared = prepare(wanted, profile, parts, wiring.now())
-        wiring.say(f"run {prepared.run.path}")
+        wiring.say(f"run {prepared.run.path}: {prepared.estimate}")
+        if prepared.kept.steps:
+            wiring.say(f"going on after step {prepared.kept.steps} of {len(prepared.planned.steps)}")
         try:
             return _qualify(prepared, host, signer, signing, wiring)
         finally:
@@ -88,16 +102,20 @@ def qualify(wanted: Wanted, signing: Signing, wiring: Wiring) -> Qualified:
             with shielded():
                 host.cleanup()
                 rmtree(prepared.run.store, ignore_errors=True)
+                rmtree(prepared.run.path / "baseline" / "store", ignore_errors=True)
                 (prepared.run.path / "api.key").unlink(missing_ok=True)
 
 
 def _qualify(prepared: Prepared, host: Host, signer: Signer, signing: Signing, wiring: Wiring) -> Qualified:
-    journal = Journal(prepared.run.evidence)
-    started = wiring.now()
+    journal = Journal(prepared.run.evidence, prepared.kept.records)
+    started = prepared.started_on or wiring.now()
     try:
         with wiring.display() as watcher:
             environment = carry_out(prepared, host, journal, watcher, wiring.effects)
         observed = Observation(evidence_of(journal), environment, started, wiring.now())
+        prepared.run.write_json("summary.json", summary_of_run(
+            observed.evidence, prepared.planned.schedule.estimated_tokens, prepared.lock.configuration_sha256))
+        (prepared.run.path / "partial.json").unlink(missing_ok=True)
         return Qualified(prepared, observed,
                          issue(prepared, observed, signer, signing.receipts_dir, signing.validity))
     except BaseException as error:
@@ -106,6 +124,14 @@ def _qualify(prepared: Prepared, host: Host, signer: Signer, signing: Signing, w
         raise
     finally:
         journal.close()
+
+
+def baseline_parts(profile: Profile, host: Host, wiring: Wiring) -> BaselineParts | None:
+    """What the profile to compare with needs on this host. Raises UsageError and ProfileError."""
+    if profile.probes.baseline is None:
+        return None
+    other = load_profile(profile.probes.baseline).profile
+    return BaselineParts(other, image_of(other, host), wiring.make_model(other.model))
 
 
 def write_partial(prepared: Prepared, evidence: Evidence, error: BaseException) -> None:

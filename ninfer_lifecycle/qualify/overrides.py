@@ -48,4 +48,4 @@ def overridden(profile: Profile, flags: Mapping[str, Any], probes_changes: Mappi
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}",
-                         "correct what was given by --engine-flag or --sizes") from None
+                         "correct what was given by --engine-flag, --sizes, --baseline or --minutes") from None

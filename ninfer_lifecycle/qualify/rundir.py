@@ -6,12 +6,14 @@
               evidence/        requests, saves, epochs, steps: one JSON object a line, written as they arise
               status.jsonl     the status document as it was seen
               engine.log ...   what the host keeps of the engine
+              run.json         what the run is of; it can be taken up again as long as all of it is still so
+              summary.json     tokens, seconds, and the prober's own share of them
               partial.json     only when the run died: why, and what the gates made of the evidence so far; unsigned
 """
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,6 +57,14 @@ class RunDirectory:
         self.write_bytes("command.txt", (shlex.join(argv) + "\n").encode())
 
 
+def open_run_directory(path: Path) -> RunDirectory:
+    """The directory of an earlier run. Raises UsageError when it is none."""
+    if not (path / "run.json").is_file():
+        raise UsageError(f"{path} is not the directory of a run that can be taken up again",
+                         "give one that `ninfer qualify` made below --runs-dir")
+    return RunDirectory(path, path.name)
+
+
 def create_run_directory(runs_dir: Path, run_id: str) -> RunDirectory:
     """A new directory for a run. Raises UsageError when it cannot be made or is there already."""
     path = runs_dir / run_id
@@ -67,11 +77,14 @@ def create_run_directory(runs_dir: Path, run_id: str) -> RunDirectory:
 
 
 class StatusRecorder:
-    """Writes each status document that the probe sees, with the order in which it saw it."""
+    """Writes each status document that the probe sees, with the order in which it saw it, and the time of day.
 
-    def __init__(self, file: Path) -> None:
-        self._file: TextIO = file.open("w", encoding="utf-8")
-        self._seen = 0
+    A run that is taken up again adds to what it had.
+    """
+
+    def __init__(self, file: Path, now: Callable[[], str]) -> None:
+        self._file: TextIO = file.open("a", encoding="utf-8")
+        self._seen, self._now = 0, now
 
     def step_started(self, name: str, index: int, total: int, done_cost: int, total_cost: int) -> None:
         """Not recorded here: steps are evidence."""
@@ -85,7 +98,7 @@ class StatusRecorder:
     def status_seen(self, status: StatusDocument) -> None:
         """Append one sample."""
         self._seen += 1
-        sample = {"sample": self._seen, "status": status.model_dump(mode="json")}
+        sample = {"at": self._now(), "sample": self._seen, "status": status.model_dump(mode="json")}
         self._file.write(json.dumps(sample, sort_keys=True, separators=(",", ":")) + "\n")
         self._file.flush()
 

@@ -9,6 +9,7 @@ from rich.text import Text
 from ninfer_lifecycle.evidence import RequestEvidence, Step
 from ninfer_lifecycle.gates.tally import Evidence, is_failed, reported_reuse
 from ninfer_lifecycle.gates.verdict import Result, Verdict
+from ninfer_lifecycle.qualify.budget import prober_share_ppm
 
 STYLES = {Result.PASSED: "green", Result.FAILED: "red", Result.INCONCLUSIVE: "yellow"}
 
@@ -40,6 +41,13 @@ def verdict_text(verdict: Verdict) -> Text:
         text.append(f"\n  {check.result.value}", style=STYLES[check.result])
         text.append(f"  {check.title}: {check.reason}")
     return text
+
+
+def overhead_text(evidence: Evidence) -> str:
+    """The prober's own share of the run, so that its load is seen not to be the result."""
+    share = prober_share_ppm(evidence.steps)
+    wall = sum(step.wall_us for step in evidence.steps) / 1e6
+    return f"{len(evidence.requests)} requests in {wall:.1f} s, {(share or 0) / 10_000:.2f}% of it the prober's own"
 
 
 def _walls(records: Sequence[RequestEvidence]) -> list[int]:

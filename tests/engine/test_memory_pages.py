@@ -1,5 +1,6 @@
 """Pages: placement, copies, tiers and bytes."""
 
+import random
 import threading
 
 import pytest
@@ -198,3 +199,21 @@ def test_an_export_in_another_thread_never_sees_a_page_that_moved_away() -> None
     reader.join()
     assert not wrong
     assert pages.layout.size == 2 * 2 * KV_HEADS * 64 * HEAD_DIM * 4
+
+
+@pytest.mark.parametrize("tiers", [["device"] * 4, ["host"] * 3, ["both", "device", "host", "both", "device"], []])
+def test_pages_imported_together_hold_what_each_would_by_itself(tiers: list[str]) -> None:
+    pool = make_pages(8, host_pages=8)
+    pages = []
+    for tier in tiers:
+        (page,) = pool.allocate_host(1) if tier == "host" else pool.allocate(1)
+        if tier == "both":
+            pool.copy_to_host([page])
+        pages.append(page)
+    contents = [random.Random(index).randbytes(pool.page_bytes) for index in range(len(pages))]
+    pool.import_many(list(zip(pages, contents, strict=True)))
+    for page, tier, data in zip(pages, tiers, contents, strict=True):
+        assert bytes(pool.export(page)) == data
+        if tier == "both":
+            pool.drop_host([page])
+            assert bytes(pool.export(page)) == data

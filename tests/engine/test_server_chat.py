@@ -14,7 +14,7 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 CALL_TEXT = 'Look.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-CLAUDE_TOOL = {"name": "add", "input_schema": {"type": "object"}}
+MESSAGES_TOOL = {"name": "add", "input_schema": {"type": "object"}}
 
 
 def test_a_chat_completion_has_usage_and_diagnostics(served: Served) -> None:
@@ -58,8 +58,8 @@ def test_a_stop_string_ends_the_reply_early_and_is_not_part_of_it(served: Served
     assert reply["choices"][0]["message"]["content"] == "one two"
     assert reply["choices"][0]["finish_reason"] == "stop"
     assert reply["usage"]["completion_tokens"] < 100
-    claude = served.post(MESSAGES, messages=HI, stop_sequences=[" three"], max_tokens=90_000)
-    assert (claude["stop_reason"], claude["stop_sequence"]) == ("stop_sequence", " three")
+    messages = served.post(MESSAGES, messages=HI, stop_sequences=[" three"], max_tokens=90_000)
+    assert (messages["stop_reason"], messages["stop_sequence"]) == ("stop_sequence", " three")
     last = served.events(COMPLETIONS, prompt="x", stop="two", max_tokens=90_000)[-1]
     assert last["choices"][0]["finish_reason"] == "stop"
 
@@ -155,7 +155,7 @@ def test_a_completion_of_token_ids_is_read_as_they_are(served: Served, prompt: A
 
 def test_a_message_has_blocks_and_counts_cached_tokens_apart(served: Served) -> None:
     served.says.text = "<think>\nhm\n</think>\n\n" + CALL_TEXT
-    reply = served.post(MESSAGES, messages=HI, max_tokens=500, tools=[CLAUDE_TOOL], system="rules")
+    reply = served.post(MESSAGES, messages=HI, max_tokens=500, tools=[MESSAGES_TOOL], system="rules")
     assert [block["type"] for block in reply["content"]] == ["thinking", "text", "tool_use"]
     assert reply["content"][2]["input"] == {"a": 1}
     assert (reply["type"], reply["role"], reply["stop_reason"]) == ("message", "assistant", "tool_use")
@@ -164,12 +164,12 @@ def test_a_message_has_blocks_and_counts_cached_tokens_apart(served: Served) -> 
     served.says.text = "two"
     result = {"type": "tool_result", "tool_use_id": reply["content"][2]["id"], "content": "2"}
     history = [*HI, {"role": "assistant", "content": reply["content"]}, {"role": "user", "content": [result]}]
-    assert served.post(MESSAGES, messages=history, max_tokens=5, tools=[CLAUDE_TOOL])["stop_reason"] == "end_turn"
+    assert served.post(MESSAGES, messages=history, max_tokens=5, tools=[MESSAGES_TOOL])["stop_reason"] == "end_turn"
 
 
 def test_a_message_stream_builds_the_same_message(served: Served) -> None:
     served.says.text = "<think>\nhm\n</think>\n\n" + CALL_TEXT
-    body = {"messages": HI, "max_tokens": 500, "tools": [CLAUDE_TOOL]}
+    body = {"messages": HI, "max_tokens": 500, "tools": [MESSAGES_TOOL]}
     whole = served.post(MESSAGES, **body)
     events = served.events(MESSAGES, **body)
     ends = [events[place]["type"] for place in (0, -2, -1)]
@@ -195,7 +195,7 @@ def test_a_message_stream_builds_the_same_message(served: Served) -> None:
 
 def test_count_tokens_is_what_a_message_would_have(served: Served) -> None:
     body = {"messages": HI, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
-            "tools": [CLAUDE_TOOL]}
+            "tools": [MESSAGES_TOOL]}
     counted = served.post(MESSAGES + "/count_tokens", **body)
     served.post(MESSAGES, max_tokens=5, **body)
     assert counted == {"input_tokens": len(served.engine.requests[0].tokens)}

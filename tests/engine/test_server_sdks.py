@@ -11,7 +11,7 @@ from server_harness import SESSION, Served
 CALL_TEXT = '<think>\nhm\n</think>\n\nLook.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 # Typed as Any: the SDKs' parameter types are theirs to check, the wire is ours.
 HI: Any = [{"role": "user", "content": "hi"}]
-CLAUDE_TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]
+MESSAGES_TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]
 CHAT_TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
@@ -21,7 +21,7 @@ def client(served: Served) -> openai.OpenAI:
 
 
 @pytest.fixture
-def claude(served: Served) -> anthropic.Anthropic:
+def messages_client(served: Served) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=str(served.http.base_url), api_key="none", max_retries=0)
 
 
@@ -103,22 +103,22 @@ async def test_openai_async_streams(served: Served) -> None:
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "fine"
 
 
-def test_anthropic_messages_whole_streamed_and_counted(served: Served, claude: anthropic.Anthropic) -> None:
+def test_anthropic_messages_whole_streamed_and_counted(served: Served, messages_client: anthropic.Anthropic) -> None:
     served.says.text = CALL_TEXT
-    whole = claude.messages.create(model="tiny", max_tokens=500, messages=HI, tools=CLAUDE_TOOLS)
+    whole = messages_client.messages.create(model="tiny", max_tokens=500, messages=HI, tools=MESSAGES_TOOLS)
     assert [block.type for block in whole.content] == ["thinking", "text", "tool_use"]
-    with claude.messages.stream(model="tiny", max_tokens=500, messages=HI, tools=CLAUDE_TOOLS) as stream:
+    with messages_client.messages.stream(model="tiny", max_tokens=500, messages=HI, tools=MESSAGES_TOOLS) as stream:
         assert "".join(stream.text_stream) == "Look."
         final: Any = stream.get_final_message()
     assert (final.stop_reason, final.content[2].input) == ("tool_use", {"a": 1})
     assert final.usage.output_tokens == whole.usage.output_tokens
-    counted = claude.messages.count_tokens(model="tiny", messages=HI, tools=CLAUDE_TOOLS)
+    counted = messages_client.messages.count_tokens(model="tiny", messages=HI, tools=MESSAGES_TOOLS)
     assert counted.input_tokens == whole.usage.input_tokens
 
 
-def test_anthropic_errors_have_their_classes(served: Served, claude: anthropic.Anthropic) -> None:
+def test_anthropic_errors_have_their_classes(served: Served, messages_client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError):
-        claude.messages.create(model="other", max_tokens=5, messages=HI)
+        messages_client.messages.create(model="other", max_tokens=5, messages=HI)
     served.engine.misbehaviour = Misbehaviour.OVERLOADED
     with pytest.raises(anthropic.RateLimitError):
-        claude.messages.create(model="tiny", max_tokens=5, messages=HI)
+        messages_client.messages.create(model="tiny", max_tokens=5, messages=HI)

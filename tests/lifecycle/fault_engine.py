@@ -225,17 +225,17 @@ class FaultEngine:
         if len(self._prompt(body, session)) + body.get("max_output_tokens", 0) > MAX_CONTEXT:
             raise Refusal(400, "context_length_exceeded", f"more than {MAX_CONTEXT} tokens")
         self.inside += 1
-        if Fault.LOSE_WHEN_AT_ONCE in self.faults:
+        if self.faults & {Fault.LOSE_WHEN_AT_ONCE, Fault.SLOW_WHEN_AT_ONCE}:
             time.sleep(0.05)  # a fault needs time to show: long enough for requests sent at once to meet
         crowded, before = self.inside > 1, self.life
-        if crowded and Fault.SLOW_WHEN_AT_ONCE in self.faults:
-            time.sleep(1.2)
         if Fault.SLOW_DOWN in self.faults:
-            time.sleep(min(0.4, 0.01 * len(self.seen)))
+            time.sleep(min(0.8, 0.02 * len(self.seen)))
         try:
             if Fault.ONE_CLIENT_FIRST in self.faults:
                 self._wait_for_the_first(session)
             with self.life.lock:
+                if crowded and Fault.SLOW_WHEN_AT_ONCE in self.faults:
+                    time.sleep(0.5)
                 if crowded and Fault.LOSE_WHEN_AT_ONCE in self.faults:
                     before.checkpoints.clear()
                 return self.life.respond(body, session, self._parent(body, session))

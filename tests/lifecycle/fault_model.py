@@ -242,8 +242,8 @@ class PretendEngine:
             if body.get("top_logprobs") and Fault.OMIT_LOGPROBS not in self.faults:
                 part["logprobs"] = self._logprobs(digest_of(answer_from), len(output), resumption)
         if body.get("store", True):
-            self.responses[response_id] = Stored(
-                response_id, session, parent.response_id if parent else None, [*tokens, *output, END], reply, text + said)
+            self.responses[response_id] = Stored(response_id, session, parent.response_id if parent else None,
+                                                 [*tokens, *output, END], reply, text + said)
         self._publish(tokens, output, session, salted)
         return reply
 

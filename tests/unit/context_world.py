@@ -218,7 +218,7 @@ def _loss(
 def brute_plan(cache: ContextCache, request: PlanRequest) -> int | None:
     """The least total of any resume point, set of victims and demotions, in stored units; None: blocked."""
     inventory = cache._inventory
-    unit = inventory.scale.scale(request.now)
+    unit = inventory.scale.scale()
     prices = inventory.value.unit
     checkpoints = list(inventory.checkpoints.values())
     tokens = {c.id: inventory.tree.tokens(c.node) for c in checkpoints}
@@ -276,6 +276,9 @@ def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height,
         now += prices.image_device_read if candidate.tier is Tier.DEVICE else prices.image_host_read
     need -= inventory.capacities.device_pages - len([p for p in tree.references if p not in tree.on_host])
     room = inventory.capacities.host_pages - len(tree.on_host)
+    total = inventory.capacities.device_pages + inventory.capacities.host_pages
+    if candidate is not None and total > len(tree.references):
+        room += len(mine & tree.on_host)  # pages change places in turns, through any one free page
     own = {page for sequence in inventory.sequences.values() for page in sequence.own}
     pool = [c for c in checkpoints if c is not candidate and not c.image_pins]
     best: int | None = None
@@ -312,7 +315,7 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
     inventory = cache._inventory
     sequence = inventory.sequences[plan.sequence_id]
     tokens = sequence.tokens.part(0, plan.frontier)
-    unit, prices = inventory.scale.scale(plan.now), inventory.value.unit
+    unit, prices = inventory.scale.scale(), inventory.value.unit
     gain = max(0, prices.image_host_read - prices.image_device_read)
     everyone = [
         (c, inventory.tree.tokens(c.node))
@@ -339,7 +342,7 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
         and t.part(0, plan.frontier) == tokens
         and not any(len(d) <= len(t) and t.part(0, len(d)) == d for _, d in deeper)
     )
-    own = inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)), plan.now)
+    own = inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)))
     returning = sum(w for w, t in ghosts if t == tokens)
     own += returning
     if above is not None:
@@ -347,7 +350,7 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
     mass = own + heirs
     base = _potential(above.node.frontier) if above is not None else 0
     height = _potential(plan.frontier) - base
-    spare = inventory.scale.stored(spare_weight(inventory.policy, plan.kind), plan.now) * height
+    spare = inventory.scale.stored(spare_weight(inventory.policy, plan.kind)) * height
     best = mass * height + spare
     pool = [c for c in (*[c for c, _ in everyone], *foreign) if not c.image_pins]
     for tier in Tier:
