@@ -34,6 +34,8 @@ COMMANDS: dict[str, Command] = {
     "down": Command("up", "down", "Stop an engine that `up` started."),
     "status": Command("up", "status", "Show what `up` started, and how it is."),
     "logs": Command("up", "logs", "Print the last lines of an engine that `up` started."),
+    "size": Command("size", "size", "Derive slots and catalog from what is meant to run, with memory and proof."),
+    "simulate": Command("simulate", "simulate", "Run a trace through the cache's policy, beside other policies."),
     "image": Command("image", "app", "Build the engine's container image."),
 }
 """Every subcommand, in the order of the overview. To add one: a module in commands/ and a line here."""

@@ -418,7 +418,7 @@ class ContextCache:
         inventory = self._inventory
         tokens = sequence.tokens.part(0, plan.frontier)
         node = inventory.tree.grow(inventory.known(sequence.salt, tokens), tokens, plan.frontier)
-        weight = publication(inventory, sequence, plan)
+        weight = publication(inventory, sequence, plan) - inventory.scale.stored(self.policy.landed)
         inventory.bury(
             node,
             Tombstone(

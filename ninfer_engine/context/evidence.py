@@ -18,6 +18,7 @@ def note_resume(inventory: Inventory, checkpoint: Checkpoint, request: PlanReque
     announced = inventory.scale.stored(inventory.policy.resumed) if checkpoint.forks else 0
     inventory.add_weight(checkpoint, own=announced - _settled(inventory, checkpoint.awaited))
     checkpoint.awaited = 0
+    inventory.settle_landing(checkpoint)
     checkpoint.resumes += 1
     inventory.note_session(checkpoint, request.session)
     above = checkpoint.node.anchor()
@@ -39,7 +40,9 @@ def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Seq
     inventory.note_session(checkpoint, sequence.session)
     if plan.kind is CheckpointKind.ENDPOINT:
         checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
-        checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited
+        landed = inventory.scale.stored(inventory.policy.landed)
+        checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited - landed
+        inventory.land(checkpoint, landed)
 
 
 def _settled(inventory: Inventory, expectation: int) -> int:

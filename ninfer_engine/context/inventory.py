@@ -1,6 +1,6 @@
 """The state of the brain, and the few ways it changes. No decisions here."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -56,6 +56,7 @@ class Inventory:
         self.shared_evictions = 0
         self.misses: dict[MissKind, int] = {}
         self._tombstones: OrderedDict[int, Node] = OrderedDict()
+        self._landings: deque[CheckpointId] = deque()
         self._next_checkpoint = 1
 
     # --- room ---
@@ -117,10 +118,27 @@ class Inventory:
                 self.add_weight(checkpoint, own=own - checkpoint.weight, heirs=heirs - checkpoint.heirs)
                 checkpoint.awaited >>= shift
                 checkpoint.template >>= shift
+                checkpoint.landed >>= shift
             for node in self._tombstones.values():
                 if node.tombstone is not None:
                     node.tombstone = replace(node.tombstone, weight=node.tombstone.weight >> shift)
         return shift
+
+    def land(self, checkpoint: Checkpoint, weight: int) -> None:
+        """A reply ended at `checkpoint`; `weight` of what it holds goes again when as many newer ones have ended as run
+        at once."""
+        self.settle_landing(checkpoint)
+        checkpoint.landed = weight
+        self._landings.append(checkpoint.id)
+        while len(self._landings) > self.capacities.max_concurrency:
+            oldest = self.checkpoints.get(self._landings.popleft())
+            if oldest is not None and oldest.id not in self._landings:
+                self.settle_landing(oldest)
+
+    def settle_landing(self, checkpoint: Checkpoint) -> None:
+        """Take back what `land` added."""
+        self.add_weight(checkpoint, own=-checkpoint.landed)
+        checkpoint.landed = 0
 
     def add_weight(self, checkpoint: Checkpoint, own: int = 0, heirs: int = 0) -> None:
         """Change a checkpoint's stored weight and every sum above it."""
@@ -163,6 +181,7 @@ class Inventory:
         """Give up a checkpoint: its evidence goes to the nearest one above. Returns pages that nobody refers to now."""
         node = checkpoint.node
         self._touch_region(node)
+        self.settle_landing(checkpoint)
         above = node.anchor()
         mass = checkpoint.mass
         stone = Tombstone(

@@ -58,7 +58,7 @@ def checkpoint_record(inventory: Inventory, checkpoint: Checkpoint, now: float) 
         pages=full if tail is None else (*full, tail),
         resumes=checkpoint.forks,
         sessions=tuple(sorted(checkpoint.sessions)),
-        weight=inventory.scale.weight(checkpoint.weight),
+        weight=inventory.scale.weight(checkpoint.weight - checkpoint.landed),
     )
 
 

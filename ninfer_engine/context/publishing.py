@@ -22,7 +22,7 @@ def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
     """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
     of its tokens that no checkpoint covered when its request began."""
     return {
-        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh**4,
+        CheckpointKind.ENDPOINT: policy.stored + policy.landed + policy.template * fresh**4,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,

@@ -80,7 +80,7 @@ class _Search:
         cost, chosen = self._rounded(problem, relaxed)
         ceiling = cost if limit is None else min(cost, limit)
         if relaxed.bound < ceiling:
-            better = improve(problem, self._core(problem, ceiling), ceiling)
+            better = self._searched(problem, relaxed.bound, ceiling)
             if better is not None:
                 cost, chosen = better
         return None if limit is not None and cost >= limit else self._room(chosen, cost)
@@ -119,11 +119,17 @@ class _Search:
                 missing -= item.device + item.host
         return chosen
 
-    def _core(self, problem: Problem, ceiling: int) -> list[Item]:
-        """Every item that a choice cheaper than `ceiling` could hold: those below the price, and those above it by
-        less than what lies between the ceiling and the least that any choice costs."""
+    def _searched(self, problem: Problem, bound: int, ceiling: int) -> tuple[int, list[Item]] | None:
+        """The cheapest choice below `ceiling`. Looked for under limits that rise from the bound: the first that is found
+        under any limit is the cheapest of all, and a low limit leaves little to look at."""
         floor = problem.base + least(problem, self._within(problem, 0))
-        return list(self._within(problem, ceiling - floor))
+        step = max(1, (ceiling - bound) // 256)
+        while True:
+            limit = min(ceiling, max(bound, floor) + step)
+            found = improve(problem, self._within(problem, limit - floor), limit)
+            if found is not None or limit == ceiling:
+                return found
+            step *= 2
 
     def _within(self, problem: Problem, gap: int) -> Iterator[Item]:
         for item in self._inventory.index.items_within(self._need, problem.price, gap):

@@ -24,7 +24,7 @@ from ninfer_engine.context.types import PAGE_TOKENS, CheckpointId, CheckpointKin
 class Checkpoint:
     """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below
     that were given up and now resume here. awaited, template: the parts of weight that a first child and a
-    grandchild reduce. image_pins: running sequences that have not read the image yet."""
+    grandchild reduce; landed: the part that goes when newer replies end. image_pins: running sequences that have not read the image yet."""
 
     id: CheckpointId
     node: "Node"
@@ -37,6 +37,7 @@ class Checkpoint:
     inherited: int = 0
     awaited: int = 0
     template: int = 0
+    landed: int = 0
     image_pins: int = 0
     sessions: set[str] = field(default_factory=set)
     continuations: set[str] = field(default_factory=set)

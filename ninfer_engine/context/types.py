@@ -94,6 +94,10 @@ class Policy:
     new, in proportion to the new share: a fresh template is stored to be forked. continued: the share of `stored` that
     stays once a child exists, and of `template` once a grandchild does. resumed: further forks expected for each seen.
 
+    landed: what the end of a reply is worth on top while it is one of the newest C, C being the concurrency: the client
+    that was just answered is the likeliest to go on, and a small conversation must not lose its end to large ones that
+    nobody has asked for lately before its client had the time to answer.
+
     replay, junction: what publishing one is worth before anyone has asked for it. rung: so small that a rung nobody has
     asked for yields to everything else. replay_spare, rung_spare: what they are worth where they find a free slot, so
     that nothing is given up for them.
@@ -105,11 +109,12 @@ class Policy:
     """
 
     reuse: bool = True
-    half_life: int = 64
+    half_life: int = 32
     stored: float = 1.0
     template: float = 8.0
     continued: float = 0.25
     resumed: float = 2.0
+    landed: float = 64.0
     replay: float = 0.02
     replay_spare: float = 1.0
     junction: float = 0.5

@@ -54,7 +54,8 @@ class Claim(SignedDocument):
 
     @model_validator(mode="after")
     def _a_ratio_has_a_measure_and_a_limit(self) -> Self:
-        if (self.kind == "ratio") != (self.measure is not None and self.max_ratio_ppm is not None):
+        given = {self.measure is not None, self.max_ratio_ppm is not None}
+        if given != {self.kind == "ratio"}:
             raise ValueError("a ratio, and nothing else, has a measure and a maxRatioPpm")
         return self
 

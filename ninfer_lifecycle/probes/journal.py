@@ -31,7 +31,8 @@ FILES: dict[type[Document], str] = {
 class Journal:
     """Evidence of one run, in the order in which it arose. With a directory, each record is also appended to its file.
 
-    kept: records that an interrupted run left, the first of this one. Effects: creates its files in `directory`; flushes after every record.
+    kept: records that an interrupted run left, the first of this one.
+    Effects: creates its files in `directory`; flushes after every record.
     """
 
     def __init__(self, directory: Path | None = None, kept: Sequence[Document] = ()) -> None:

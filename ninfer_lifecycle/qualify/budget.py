@@ -14,7 +14,7 @@ from ninfer_lifecycle.gates.tally import Evidence
 class Estimate:
     """seconds None: no earlier run tells the pace; it shows after the first steps. like: the run that told it."""
 
-    tokens: int
+    tokens: int = 0
     seconds: int | None = None
     like: str | None = None
 

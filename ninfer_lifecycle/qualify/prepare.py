@@ -111,9 +111,9 @@ class Prepared:
     run: RunDirectory
     spec: EngineSpec
     baseline: Baseline | None = None
-    kept: Kept = Kept()
+    kept: Kept = field(default_factory=Kept)
     started_on: datetime | None = None
-    estimate: Estimate = Estimate(0)
+    estimate: Estimate = field(default_factory=Estimate)
     fail_fast: bool = False
 
     @property

@@ -124,11 +124,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """Whole lines of a file; one that was cut off in its middle is none. No file: no lines."""
     if not path.is_file():
         return []
-    found = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            found.append(json.loads(line))
-    return found
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def _json(path: Path) -> dict[str, Any]:

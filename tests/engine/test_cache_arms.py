@@ -62,7 +62,7 @@ async def test_all_forks_of_every_template_hit_the_anchor_in_any_order(name: str
     async with running(arm(name)) as engine:
         for index, size in enumerate([*sizes, sizes[0]]):
             base, forks = await fan_out(engine, size, 100 * index)
-            assert [one.reused for one in forks] == [end_of(base)] * 4, (size, [one.finished.record for one in forks])
+            assert all(one.reused >= end_of(base) for one in forks), (size, [one.finished.record for one in forks])
             # the first fork pays for no more than one image: far less than computing the template
             first = forks[0].finished.record.timings
             assert first.restore_s < base.finished.record.timings.prefill_s / 4 + 0.05
@@ -77,7 +77,7 @@ async def test_interleaved_siblings_of_three_templates_and_their_continuations_n
         for index in range(siblings):
             for number, base in enumerate(bases):
                 one = await fork(engine, base, 1000 + 10 * index + number, count=20, output=4)
-                assert one.reused == end_of(base), one.finished.record
+                assert one.reused >= end_of(base), one.finished.record
                 forks.append((base, one))
         for index in range(30):
             base, one = chance.choice(forks)
@@ -118,12 +118,12 @@ async def test_a_giant_stranger_beside_an_active_session_does_not_cost_it_its_an
         index = 0
         while not stranger.done():
             one = await fork(engine, base, 50 + index)
-            assert one.reused == end_of(base), one.finished.record
+            assert one.reused >= end_of(base), one.finished.record
             index += 1
         await stranger
         last = await fork(engine, base, 999)
     assert index > 0
-    assert last.reused == end_of(base)
+    assert last.reused >= end_of(base)
 
 
 async def test_reuse_goes_on_after_every_catalog_has_been_full() -> None:
@@ -137,7 +137,7 @@ async def test_reuse_goes_on_after_every_catalog_has_been_full() -> None:
         forks = [await fork(engine, late, 70 + index) for index in range(4)]
         small_talk = await ask(engine, request_for(random_tokens(300, 5), 8))
         onward = await fork(engine, small_talk, 6, count=20)
-    assert [one.reused for one in forks] == [end_of(late)] * 4
+    assert all(one.reused >= end_of(late) for one in forks)
     assert onward.reused == end_of(small_talk), onward.finished.record
 
 

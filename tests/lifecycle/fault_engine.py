@@ -102,7 +102,8 @@ class FaultEngine:
                     if number == 1 and len(words) > 40 and Fault.STALL_IN_STREAM in engine.faults:
                         time.sleep(1.2)
                 self.wfile.write(b": a comment\n\n")
-                self._event({"type": f"response.{body['status']}", "response": body})
+                if Fault.CUT_STREAM not in engine.faults:
+                    self._event({"type": f"response.{body['status']}", "response": body})
 
             def _event(self, event: dict[str, Any]) -> None:
                 self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
@@ -235,7 +236,7 @@ class FaultEngine:
                 self._wait_for_the_first(session)
             with self.life.lock:
                 if crowded and Fault.SLOW_WHEN_AT_ONCE in self.faults:
-                    time.sleep(0.5)
+                    time.sleep(0.6)
                 if crowded and Fault.LOSE_WHEN_AT_ONCE in self.faults:
                     before.checkpoints.clear()
                 return self.life.respond(body, session, self._parent(body, session))

@@ -23,6 +23,7 @@ class FaultHost:
     def __init__(self, *faults: Fault, catalog: int = 10_000, restart_after: int = 9) -> None:
         self.faults, self.catalog, self.restart_after = faults, catalog, restart_after
         self.engine: FaultEngine | None = None
+        self.beside: FaultEngine | None = None
         self.events: list[str] = []
         self.specs: list[EngineSpec] = []
 
@@ -36,12 +37,23 @@ class FaultHost:
     def start(self, spec: EngineSpec) -> RunningEngine:
         self.events.append("start")
         self.specs.append(spec)
+        if spec.run_id.endswith("-baseline"):
+            return self._start_baseline(spec)
         faults = set(self.faults) | ({Fault.NO_REUSE} if spec.flags.no_prefix_reuse else set())
         self.engine = FaultEngine(faults, config_sha256=spec.expected.config_sha256 or "c" * 64, catalog=self.catalog,
                                   restart_after=self.restart_after,
                                   model_sha256=spec.expected.model_sha256 or "1" * 64, store_dir=spec.store_dir)
         self.engine.start()
         running = RunningEngine(spec, "process", "1", self.engine.base_url, STARTED)
+        self._ready(running)
+        return running
+
+    def _start_baseline(self, spec: EngineSpec) -> RunningEngine:
+        """A healthy engine to compare with."""
+        self.beside = FaultEngine(config_sha256=spec.expected.config_sha256 or "c" * 64,
+                                  model_sha256=spec.expected.model_sha256 or "1" * 64, store_dir=spec.store_dir)
+        self.beside.start()
+        running = RunningEngine(spec, "process", "2", self.beside.base_url, STARTED)
         self._ready(running)
         return running
 
@@ -74,6 +86,9 @@ class FaultHost:
             self.events.append("cleanup")
             self.engine.stop()
             self.engine = None
+        if self.beside is not None:
+            self.beside.stop()
+            self.beside = None
 
     @staticmethod
     def _facts(running: bool) -> HostFacts:

@@ -74,6 +74,7 @@ MATRIX: tuple[Row, ...] = (
     Row(Fault.LEAK_SLOTS, "soak", "FAILED", "soak.device_images"),
     Row(Fault.COUNT_BACKWARDS, "soak", "FAILED", "soak.counters_only_rise"),
     Row(Fault.SLOW_DOWN, "soak", "FAILED", "soak.drift"),
+    Row(Fault.CUT_STREAM, "concurrency", "run ended", "ended without a last event"),
     Row(Fault.SURROGATES, "fanout", "INCONCLUSIVE", "fork_hits"),
 )
 HARMLESS = frozenset({Fault.SAVE_ANSWERS_404})

@@ -70,6 +70,7 @@ class Fault(StrEnum):
     SLOW_DECODE = "decode_at_half_speed"
     COUNT_BACKWARDS = "a_counter_falls"
     SLOW_DOWN = "slow_down_over_time"
+    CUT_STREAM = "end_a_stream_without_its_last_event"
     SURROGATES = "lone_surrogates_in_error_texts"
 
 
@@ -352,7 +353,7 @@ class PretendEngine:
             self.last_selection = {"path": path, "frontier_tokens": reused}
         slow = Fault.SLOW_MATERIALISATION in self.faults and reused and "previous_response_id" in body
         restore_s = 4.27 if slow else 0.05 if resumption.restored else 0.0
-        prefill_s = (count if Fault.SLOW_WARM in self.faults else truly_computed) * SECONDS_A_TOKEN
+        prefill_s = (2 * count if Fault.SLOW_WARM in self.faults and reused else truly_computed) * SECONDS_A_TOKEN
         decode_s = (0.002 if Fault.SLOW_DECODE in self.faults else 0.001) * len(output)
         total = restore_s + prefill_s + decode_s
         request_id = body.get("ninfer_request_id") or secrets.token_hex(32)

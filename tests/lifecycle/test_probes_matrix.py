@@ -27,7 +27,7 @@ def test_the_fault_is_caught_by_the_check_that_is_meant_for_it(
     if row.outcome == "run ended":
         with pytest.raises(EngineError, match=row.caught_by):
             probe(tmp_path, row.fault, plan=row.plan, deadlines=deadlines)
-        assert (tmp_path / "evidence/requests.jsonl").read_text().count("\n") >= 2
+        assert (tmp_path / "evidence/requests.jsonl").read_text().count("\n") >= 1
         return
     verdict = judge(*probe(tmp_path, row.fault, plan=row.plan, catalog=catalog))
     assert row.caught_by in not_passed(verdict)
