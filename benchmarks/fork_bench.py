@@ -1,4 +1,5 @@
-"""Cold prefill and forks of long templates over HTTP, on the tiny model: `python -m benchmarks.fork_bench [TOKENS ...]`.
+"""Cold prefill and forks of long templates over HTTP, on the tiny model: `python -m benchmarks.fork_bench [TOKENS
+...]`.
 
 A fork sends about 40 tokens and reads 8, with previous_response_id. The first fork and the first after a restart stand
 apart: they are what other engines compute from root.

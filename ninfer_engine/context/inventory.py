@@ -43,7 +43,9 @@ class Inventory:
         self.value = Valuation(costs, capacities)
         self.tree = Tree()
         self.index = Index(self.tree, self.value)
-        self.scale = WeightScale(policy.half_life)
+        self.scale = WeightScale(
+            policy.half_life or max(16, (capacities.device_state_extra + capacities.host_state_slots) // 3)
+        )
         self.sequences: dict[str, Sequence] = {}
         self.checkpoints: dict[CheckpointId, Checkpoint] = {}
         self.by_image: dict[ImageId, Checkpoint] = {}

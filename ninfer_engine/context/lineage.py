@@ -89,12 +89,12 @@ def plan_restore(inventory: Inventory, lineage: Lineage, now: float) -> RestoreP
     known = tuple(i for i, record in enumerate(records) if _present(inventory, record) is not None)
     losses = _losses(inventory, records, now)
     wanted = sorted((i for i in range(len(records)) if i not in known), key=lambda i: (-losses[i], i))
-    tiers, victims = _slots(inventory, records, wanted, losses)
+    cheap = _cheap(inventory, records)
+    tiers, victims = _slots(inventory, cheap, wanted, losses)
     accepted = [i for i in wanted if i in tiers]
     while True:
         coming = [records[i] for i in sorted(accepted)]
-        pages = _missing_pages(inventory, coming, _lost(victims))
-        room, tier = _place_pages(inventory, coming, len(pages), victims, now)
+        pages, room, tier = _place(inventory, coming, victims, cheap, now)
         if room is not None or not accepted:
             break
         accepted.pop()
@@ -269,11 +269,8 @@ def _losses(inventory: Inventory, records: tuple[CheckpointRecord, ...], now: fl
     return losses
 
 
-def _slots(
-    inventory: Inventory, records: tuple[CheckpointRecord, ...], wanted: list[int], losses: list[int]
-) -> tuple[dict[int, Tier], list[Checkpoint]]:
-    """A tier for each wanted image that gets a slot, and present checkpoints that make way."""
-    free = {Tier.DEVICE: inventory.free_device_images, Tier.HOST: inventory.free_host_images}
+def _cheap(inventory: Inventory, records: tuple[CheckpointRecord, ...]) -> list[Checkpoint]:
+    """Present checkpoints that a restore may push out, cheapest first: none on the way of what comes back."""
     kept = {node.id for record in records for node in inventory.known(record.salt, record.tokens).path}
     cheap = [
         c
@@ -282,7 +279,15 @@ def _slots(
         for c in (inventory.checkpoints[cid],)
         if not c.image_pins and c.node.id not in kept
     ]
-    cheap.sort(key=inventory.value.checkpoint_loss)
+    return sorted(cheap, key=inventory.value.checkpoint_loss)
+
+
+def _slots(
+    inventory: Inventory, cheap: list[Checkpoint], wanted: list[int], losses: list[int]
+) -> tuple[dict[int, Tier], list[Checkpoint]]:
+    """A tier for each wanted image that gets a slot, and present checkpoints that make way."""
+    free = {Tier.DEVICE: inventory.free_device_images, Tier.HOST: inventory.free_host_images}
+    cheap = list(cheap)
     tiers: dict[int, Tier] = {}
     victims: list[Checkpoint] = []
     for i in wanted:
@@ -323,6 +328,34 @@ def _missing_pages(
             covered = match.depth
         missing |= dict.fromkeys(record.pages[covered // PAGE_TOKENS :])
     return list(missing)
+
+
+def _place(
+    inventory: Inventory,
+    records: list[CheckpointRecord],
+    victims: list[Checkpoint],
+    cheap: list[Checkpoint],
+    now: float,
+) -> tuple[list[PageId], Room | None, Tier]:
+    """What to load and where it goes. Where some give up their slot already and the pages do not fit, more of the
+    cheapest follow, twice as many each time, and those that turn out not to be needed stay."""
+    given = list(victims)
+    chosen = {victim.id for victim in victims}
+    rest = [c for c in cheap if c.id not in chosen]
+    while True:
+        pages = _missing_pages(inventory, records, _lost(given))
+        room, tier = _place_pages(inventory, records, len(pages), given, now)
+        if room is not None or not given or not rest:
+            break
+        more = len(given)
+        given, rest = given + rest[:more], rest[more:]
+    for extra in reversed(given[len(victims) :] if room is not None else ()):
+        fewer = [victim for victim in given if victim is not extra]
+        lighter = _missing_pages(inventory, records, _lost(fewer))
+        found, where = _place_pages(inventory, records, len(lighter), fewer, now)
+        if found is not None:
+            given, pages, room, tier = fewer, lighter, found, where
+    return pages, room, tier
 
 
 def _place_pages(

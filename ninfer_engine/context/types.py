@@ -88,7 +88,8 @@ class Capacities:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the cache believes about the future. Weights are expected further uses of a checkpoint, at the moment of
-    their evidence; all decay by half every `half_life` begun requests, so that the order of two values never changes by waiting.
+    their evidence; all decay by half every `half_life` begun requests (None: a third of the slots, at least 16), so
+    that the order of two values never changes by waiting.
 
     stored: a response stored and not continued yet. template: more of the same for a response whose prompt was all
     new, in proportion to the new share: a fresh template is stored to be forked. continued: the share of `stored` that
@@ -109,7 +110,7 @@ class Policy:
     """
 
     reuse: bool = True
-    half_life: int = 32
+    half_life: int | None = None
     stored: float = 1.0
     template: float = 8.0
     continued: float = 0.25

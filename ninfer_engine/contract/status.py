@@ -92,8 +92,8 @@ class Cache(Reply):
 
 
 class Restore(Reply):
-    """The restore in progress, or the last one. decision: whether its pages were read or are to be recomputed, since the
-    cost model predicted the latter to be quicker; the predictions are in nanoseconds, 0 where none was needed."""
+    """The restore in progress, or the last one. decision: whether its pages were read or are to be recomputed, since
+    the cost model predicted the latter to be quicker; the predictions are in nanoseconds, 0 where none was needed."""
 
     state: Literal["idle", "restoring", "done", "failed"] = "idle"
     bytes_done: int = 0

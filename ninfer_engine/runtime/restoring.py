@@ -187,7 +187,7 @@ class Restorer:
             if done - told >= _BATCH_BYTES:
                 self._driver.pages.import_many(batch)
                 batch, told = [], done
-                self._tell("restoring", choice, "restore", done, max(total, done))
+            self._tell("restoring", choice, "restore", done, max(total, done))
         self._driver.pages.import_many(batch)
         if done:
             self._ns_per_byte = (time.perf_counter_ns() - started) / done

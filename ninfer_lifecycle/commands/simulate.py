@@ -20,8 +20,8 @@ DEFAULT_PROFILE = "qwen38-5090-fanout"
 def simulate(
     traces: Annotated[list[Path] | None, typer.Argument(help="trace file, gzipped or not", metavar="[TRACE]")] = None,
     profile: Annotated[str, typer.Option("--profile", help="profile whose capacities are simulated")] = DEFAULT_PROFILE,
-    trace_format: Annotated[str | None, typer.Option("--format", help="jsonl, mooncake or log; none: told from the first "
-                                                                      "line")] = None,
+    trace_format: Annotated[str | None, typer.Option("--format", help="jsonl, mooncake or log; none: told from the "
+                                                                      "first line")] = None,
     from_log: Annotated[Path | None, typer.Option(help="an engine's request log, as the trace")] = None,
     generate: Annotated[str | None, typer.Option(help=f"a made-up trace: {', '.join(GENERATORS)}")] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="most requests of a file, or length of a made-up trace"
@@ -29,13 +29,14 @@ def simulate(
     seed: Annotated[int, typer.Option(help="of a made-up trace")] = 1,
     model: Annotated[str | None, typer.Option(help="config.json, a directory with one, 27b or tiny; none: the "
                                                    "profile's")] = None,
-    costs: Annotated[str | None, typer.Option(help="cost presets: a file or a name; none: as the profile's model")] = None,
-    kv_capacity: Annotated[int | None, typer.Option(min=64, help="device KV in tokens, instead of the profile's")] = None,
-    host_kv_mib: Annotated[int | None, typer.Option(min=0, help="host KV, instead of the profile's")] = None,
+    costs: Annotated[str | None, typer.Option(help="cost presets: a file or a name; none: by the profile's model"
+                                              )] = None,
+    kv_capacity: Annotated[int | None, typer.Option(min=64, help="device KV in tokens; none: the profile's")] = None,
+    host_kv_mib: Annotated[int | None, typer.Option(min=0, help="host KV; none: the profile's")] = None,
     baselines: Annotated[bool, typer.Option(help="run the other policies too")] = True,
-    table: Annotated[bool, typer.Option("--table", help="hit shares of the generated traces and the given ones in pools "
-                                                        "of several sizes, as Markdown; 1 when another policy reuses "
-                                                        "more")] = False,
+    table: Annotated[bool, typer.Option("--table", help="hit shares of the generated traces and the given ones in "
+                                                        "pools of several sizes, as Markdown; 1 when another policy "
+                                                        "reuses more")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Run a trace through the cache's own policy code, without tensors."""

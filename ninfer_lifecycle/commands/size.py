@@ -23,9 +23,9 @@ def size(
     fork_tokens: Annotated[int, typer.Option(min=1, help="tokens that a fork adds to its template")] = 1024,
     model: Annotated[str, typer.Option(help="config.json, a directory with one, 27b or tiny")] = "27b",
     kv_dtype: Annotated[str, typer.Option(help=f"of keys and values: {', '.join(KV_BYTES)}")] = "bf16",
-    kv_capacity: Annotated[int | None, typer.Option(min=64, help="device KV in tokens; none: C of the longest sequences"
-                                                    )] = None,
-    host_kv_mib: Annotated[int | None, typer.Option(min=0, help="host KV in MiB; none: everything that is stored")] = None,
+    kv_capacity: Annotated[int | None, typer.Option(min=64, help="device KV in tokens; none: C of the longest "
+                                                                 "sequences")] = None,
+    host_kv_mib: Annotated[int | None, typer.Option(min=0, help="host KV in MiB; none: all that is stored")] = None,
     prefill_chunk: Annotated[int, typer.Option(min=64, help="tokens of one prefill step")] = 1024,
     costs: Annotated[str, typer.Option(help="cost presets: a file or a name")] = "hybrid-27b-5090",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -34,7 +34,7 @@ def size(
     if kv_dtype not in KV_BYTES:
         raise UsageError(f"no kv-dtype {kv_dtype!r}", f"kinds: {', '.join(KV_BYTES)}")
     if len(template) * max(1, forks) > _MOST_FORKS:
-        raise UsageError(f"{len(template)} templates with {forks} forks are more than a proof runs ({_MOST_FORKS} forks)",
+        raise UsageError(f"{len(template)} templates with {forks} forks are more than the {_MOST_FORKS} of a proof",
                          "size for fewer: what must be kept at once is what counts")
     intent = Intent(concurrency, forks, tuple(template), fork_tokens)
     policy, shapes = Policy(prefill_chunk=prefill_chunk), shapes_of(model)

@@ -10,13 +10,14 @@ from dataclasses import replace
 from ninfer_lifecycle.evidence import RequestEvidence, Step
 from ninfer_lifecycle.gates.plans import AT_ONCE, LOOPER_TURNS, LOOPERS
 from ninfer_lifecycle.probes.exchange import Question
-from ninfer_lifecycle.probes.parts import END_SLACK, Act, Part, Thread, Threads, advance, begin, next_question, small
+from ninfer_lifecycle.probes.parts import Act, Part, Thread, Threads, advance, begin, next_question, small
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep
 from ninfer_lifecycle.probes.templates import derive_nonce, exact_template
 from ninfer_lifecycle.probes.together import Loop, Send, ask_during, ask_loops, ask_together
 from ninfer_lifecycle.profiles.schema import ProbeSection
 
 LONG_REPLY = 48
+LOOPER_TOKENS = 200
 SLACK_US = 1_000_000
 
 
@@ -62,7 +63,7 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
                  second.error or "whether a prompt that arrives during a reply is answered", ids)
 
     def rotate(run: ProbeRun) -> None:
-        conversations = [begin(run, f"concurrency/loop/{number}", size, section.base_output_tokens)
+        conversations = [begin(run, f"concurrency/loop/{number}", LOOPER_TOKENS, section.base_output_tokens)
                          for number in range(LOOPERS)]
         done = ask_loops(run, [_looper(run, thread, section) for thread in conversations])
         slowest, fastest = (round(pick(done.loop_s) * 1e6) for pick in (max, min))
@@ -74,19 +75,17 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
     return (Act("base", size, start), Act(f"{AT_ONCE} forks one after another", AT_ONCE * step, alone),
             Act(f"{AT_ONCE} forks at once", AT_ONCE * step, together),
             Act("a prefill during a reply", size + LONG_REPLY, prefill_during_decode),
-            Act(f"{LOOPERS} clients at once", LOOPERS * (size + LOOPER_TURNS * step), rotate))
+            Act(f"{LOOPERS} clients at once", LOOPERS * (LOOPER_TOKENS + LOOPER_TURNS * step), rotate))
 
 
 def _looper(run: ProbeRun, thread: Thread, section: ProbeSection) -> Loop:
-    """Turns of one client. Many conversations fill the catalog, and then the end of a reply may go: it costs one turn
-    to have again. What came before that turn may not.
+    """Turns of one client. Several conversations fill a catalog, and then ends of replies may go: they cost a turn to
+    have again. The template may not, up to its last token, which must be computed.
     """
     def loop(send: Send) -> None:
-        behind = small(section)
         for _ in range(LOOPER_TURNS):
-            question = next_question(run, thread, "concurrency.turn_in_rotation", section, expected=behind)
-            behind = thread.end_tokens - END_SLACK
-            advance(thread, send(question))
+            advance(thread, send(next_question(run, thread, "concurrency.turn_in_rotation", section,
+                                               expected=LOOPER_TOKENS - 1)))
 
     return loop
 

@@ -74,7 +74,8 @@ def _act(run: ProbeRun, mix: Mix, section: ProbeSection) -> int:
         return 0
     thread, stored = mix.draw.choice(mix.alive)
     going = thread.fork() if chance > 0.7 else thread
-    record = turn(run, going, "soak.turn", section)
+    # Ends of replies may go where many conversations share a catalog; how a living conversation began may not.
+    record = turn(run, going, "soak.turn", section, expected=TOKENS - 1)
     if record.response_id is not None:
         stored.append(record.response_id)
     thread.turns = going.turns

@@ -44,8 +44,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the load met. hot: resumed at the end of its template's, or fork's, reply. middle_recomputed: most tokens that
-    a branch from an unmarked middle computed between its nearest image and the branch. refused: found no room at all.
+    """What the load met. hot: resumed where its template's, or fork's, prompt ends or behind, so that at most
+    a reply is computed again. middle_recomputed: most tokens that a branch from an unmarked middle computed between its
+    nearest image and the branch. refused: found no room.
     """
 
     forks: int
@@ -81,7 +82,8 @@ def load(intent: Intent, longest_s: float, seed: int = 1) -> Iterator[TraceReque
     dice, at = random.Random(seed), 0.0  # noqa: S311  # a reproducible order, not a secret
     bases = [TraceRequest(f"base{n}", 0.0, text(f"t{n}", tokens), text(f"a{n}", REPLY), session=f"s{n}")
              for n, tokens in enumerate(intent.templates)]
-    forks = [_child(base, f"fork{n}.{k}", intent.fork_tokens) for n, base in enumerate(bases) for k in range(intent.forks)]
+    forks = [_child(base, f"fork{n}.{k}", intent.fork_tokens) for n, base in enumerate(bases)
+             for k in range(intent.forks)]
     dice.shuffle(forks)
     again = [_child(fork, f"again-{fork.id}", intent.fork_tokens) for fork in forks]
     dice.shuffle(again)
@@ -117,11 +119,11 @@ def prove(plan: Plan, seed: int = 1) -> Proof:
     def hot(request: TraceRequest) -> bool:
         parent = by_id[request.parent or ""]
         found = outcomes.get(request.id)
-        return found is not None and found.frontier == len(parent.prompt) + len(parent.reply) - 1
+        return found is not None and found.frontier >= len(parent.prompt) - 1
 
     forks = [request for request in requests if request.id.startswith("fork")]
     again = [request for request in requests if request.id.startswith("again-")]
-    middles = [outcomes[request.id] for request in requests if request.id.startswith("middle-") and request.id in outcomes]
+    middles = [outcome for name, outcome in outcomes.items() if name.startswith("middle-")]
     report = simulator.report
     return Proof(len(forks), sum(map(hot, forks)), len(again), sum(map(hot, again)),
                  max((_recomputed(outcome) for outcome in middles), default=0),

@@ -64,8 +64,7 @@ def lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP_MAGIC
-        opened = gzip.open(path, "rt", encoding="utf-8") if packed else path.open("r", encoding="utf-8")
-        with opened as text:
+        with gzip.open(path, "rt", encoding="utf-8") if packed else path.open("r", encoding="utf-8") as text:
             yield from text
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -91,7 +91,8 @@ class Comparison:
     others: dict[str, float]
 
 
-def run_ours(trace: Trace, capacities: Capacities, costs: CostModel, clock: Clock, policy: Policy | None = None) -> OurRun:
+def run_ours(trace: Trace, capacities: Capacities, costs: CostModel, clock: Clock, policy: Policy | None = None
+             ) -> OurRun:
     """The whole trace, request by request; nothing of it is kept. Raises UsageError for a trace without tokens."""
     simulator = Simulator(capacities, costs, policy)
     timed = simulator.cache = TimedCache(capacities, costs, policy, clock)
@@ -114,7 +115,7 @@ def run_ours(trace: Trace, capacities: Capacities, costs: CostModel, clock: Cloc
 
 def compare(trace: Trace, capacities: Capacities, costs: CostModel, clock: Clock, policy: Policy | None = None,
             others: Iterable[str] = (*BASELINES, BOUND)) -> Comparison:
-    """Our cache, then each of `others` with as many bytes as ours has on both tiers. The trace is read once for each."""
+    """Our cache, then each of `others` with as many bytes as ours on both tiers. Reads the trace once for each."""
     pool = pool_bytes(capacities)
     ours = run_ours(trace, capacities, costs, clock, policy)
     shares = {name: other_share(name, trace, pool, capacities, costs) for name in others}

@@ -44,7 +44,7 @@ def setting_of(profile_name: str, overrides: Overrides) -> Setting:
     tokens = overrides.kv_capacity or flags.kv_capacity
     if not isinstance(tokens, int):
         tokens = flags.max_concurrency * flags.max_context
-        notes.append(f"kv-capacity is auto: taken as {tokens} tokens, one context a sequence; --kv-capacity says otherwise")
+        notes.append(f"kv-capacity is auto: taken as {tokens} tokens, one context a sequence; --kv-capacity changes it")
     mib = flags.host_kv_mib if overrides.host_kv_mib is None else overrides.host_kv_mib
     policy = Policy(reuse=not flags.no_prefix_reuse, prefill_chunk=flags.prefill_chunk)
     costs = costs_of(overrides.costs or _costs_of(profile))

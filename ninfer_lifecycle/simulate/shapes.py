@@ -22,7 +22,7 @@ _STATE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class ModelShapes:
-    """Layer counts, and heads and dimensions of one layer of each kind. conv_width: tokens that the convolution sees."""
+    """Layer counts, and heads and dimensions of one layer of each kind. conv_width: tokens that it sees at once."""
 
     name: str
     full_layers: int
@@ -55,8 +55,8 @@ class ModelShapes:
         return self.linear_layers * _STATE_BYTES * (recurrent + self.conv_channels * (self.conv_width - 1))
 
 
-HYBRID_27B = ModelShapes("27b", full_layers=16, kv_heads=4, head_dim=256, linear_layers=48, key_heads=16, value_heads=48,
-                         key_dim=128, value_dim=128, conv_width=4)
+HYBRID_27B = ModelShapes("27b", full_layers=16, kv_heads=4, head_dim=256, linear_layers=48, key_heads=16,
+                         value_heads=48, key_dim=128, value_dim=128, conv_width=4)
 """64 layers, 48 linear: 64 KiB of bf16 keys and values a token. An image is 149.6 MiB here; the 146.8 MiB of published
 figures have the convolution tail in bf16."""
 
@@ -77,7 +77,8 @@ def shapes_of(model: str) -> ModelShapes:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"no model configuration at {path}: {error.strerror}",
-                         f"give a config.json, a directory with one, or one of: {', '.join(sorted(BUILT_IN))}") from None
+                         f"give a config.json, a directory with one, or one of: {', '.join(sorted(BUILT_IN))}"
+                         ) from None
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}", "give the config.json of a model in HF layout") from None
     if not isinstance(document, dict):
@@ -125,8 +126,8 @@ class _Fields:
         count, kinds = self.size("num_hidden_layers"), self._document.get("layer_types")
         if kinds is None:
             if "full_attention_interval" not in self._document:
-                raise self._wrong("layer_types", "a list of linear_attention and full_attention: a model without linear "
-                                  "layers has no state images, and needs no slots for them")
+                raise self._wrong("layer_types", "a list of linear_attention and full_attention: a model without "
+                                  "linear layers has no state images, and needs no slots for them")
             every = self.size("full_attention_interval")
             return ["linear_attention" if (n + 1) % every else "full_attention" for n in range(count)]
         known = {"linear_attention", "full_attention"}

@@ -1,7 +1,7 @@
 """The published failure, run for real at the published capacities: every fork resumes at its template's end.
 
-Sizes are those of the published runs (28,405 to 79,957 tokens) divided by 16, KV capacity with them, so that the pools are
-as tight. NINFER_FULL_SIZES=1 takes them as they are (minutes). The model has four layers.
+Sizes are those of the published runs (28,405 to 79,957 tokens) divided by 16, KV capacity with them, so that the
+pools are as tight. NINFER_FULL_SIZES=1 takes them as they are (minutes). The model has four layers.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Rule 7: a request resumed from a checkpoint answers what the same request computed from root answers.
 
-Where prefill splits at the same frontiers the logits are equal bit for bit. Elsewhere the order of additions differs: the
-reply's own tokens were computed one at a time when they were said, and in chunks when they are read again. The bound for
-that, in fp32 on a CPU, is BOUND on every log-probability.
+Where prefill splits at the same frontiers the logits are equal bit for bit. Elsewhere the order of additions differs:
+the reply's own tokens were computed one at a time when they were said, and in chunks when they are read again. The
+bound for that, in fp32 on a CPU, is BOUND on every log-probability.
 """
 
 from collections.abc import Iterator

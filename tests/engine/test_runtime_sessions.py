@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from engine_cases import SESSION, ask, flags_for, fork, random_tokens, request_for, running
+from session_cases import store_flags
 
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.runtime.api import EngineRefusedError
@@ -12,13 +13,13 @@ from ninfer_engine.runtime.api import EngineRefusedError
 
 @pytest.mark.parametrize("resume_first", [True, False])
 async def test_after_a_restart_the_first_sibling_is_as_hot_as_the_fourth(tmp_path: Path, resume_first: bool) -> None:
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         base = await ask(engine, request_for(random_tokens(3000, 1), 40))
         edit = await fork(engine, base, 1, output=20)
         forks = [await fork(engine, base, seed) for seed in range(2, 6)]
         saved = await engine.save_session(SESSION)
     assert saved.response_records == 6
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         assert engine.status().scheduler.computed_prefill_tokens == 0
         assert await engine.restore_session(SESSION)
         if resume_first:
@@ -35,7 +36,7 @@ async def test_after_a_restart_the_first_sibling_is_as_hot_as_the_fourth(tmp_pat
 
 
 async def test_a_second_save_writes_only_what_the_fork_added(tmp_path: Path) -> None:
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         base = await ask(engine, request_for(random_tokens(6000, 1), 40))
         first = await engine.save_session(SESSION)
         await fork(engine, base, 1)
@@ -49,10 +50,10 @@ async def test_a_second_save_writes_only_what_the_fork_added(tmp_path: Path) -> 
 
 async def test_a_graceful_stop_saves_every_live_session(tmp_path: Path) -> None:
     other = "0f" * 32
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         base = await ask(engine, request_for(random_tokens(800, 1), 8))
         await ask(engine, request_for(random_tokens(700, 2), 8, session=other))
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         assert (await engine.checkpoint_status(SESSION)).state == "available"
         assert (await engine.checkpoint_status(other)).state == "available"
         assert await engine.restore_session(SESSION)
@@ -60,7 +61,7 @@ async def test_a_graceful_stop_saves_every_live_session(tmp_path: Path) -> None:
 
 
 async def test_nothing_to_save_no_store_and_no_session_are_told_apart(tmp_path: Path) -> None:
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         with pytest.raises(EngineRefusedError) as nothing:
             await engine.save_session(SESSION)
         assert not await engine.restore_session(SESSION)
@@ -74,20 +75,20 @@ async def test_nothing_to_save_no_store_and_no_session_are_told_apart(tmp_path: 
 
 
 async def test_a_deleted_session_is_gone(tmp_path: Path) -> None:
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         await ask(engine, request_for(random_tokens(400, 1), 8))
         await engine.save_session(SESSION)
         assert (await engine.delete_checkpoint(SESSION)).deleted
         assert (await engine.checkpoint_status(SESSION)).state == "missing"
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         assert not await engine.restore_session(SESSION)
 
 
 async def test_a_session_of_other_numerics_is_incompatible(tmp_path: Path) -> None:
-    async with running(flags_for(tmp_path)) as engine:
+    async with running(store_flags(tmp_path)) as engine:
         await ask(engine, request_for(random_tokens(400, 1), 8))
         await engine.save_session(SESSION)
-    async with running(flags_for(tmp_path, kv_dtype="bf16")) as engine:
+    async with running(store_flags(tmp_path, kv_dtype="bf16")) as engine:
         status = await engine.checkpoint_status(SESSION)
         assert not await engine.restore_session(SESSION)
     assert status.state == "incompatible"
@@ -95,7 +96,7 @@ async def test_a_session_of_other_numerics_is_incompatible(tmp_path: Path) -> No
 
 
 async def test_a_long_stored_turn_is_saved_by_itself_with_its_response(tmp_path: Path) -> None:
-    async with running(flags_for(tmp_path, session_checkpoint_min_tokens=500)) as engine:
+    async with running(store_flags(tmp_path, session_checkpoint_min_tokens=500)) as engine:
         await ask(engine, request_for(random_tokens(600, 1), 8))
         while (await engine.checkpoint_status(SESSION)).state != "available":
             await asyncio.sleep(0.02)

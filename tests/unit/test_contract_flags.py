@@ -43,7 +43,7 @@ def test_what_the_command_line_says_is_what_the_engine_gets(values: dict[str, ob
 def test_a_wrong_value_is_refused_with_the_flags_name(argument: str) -> None:
     done = CliRunner().invoke(cli.app, ["serve", "--model", "m", argument])
     assert done.exit_code == 2
-    assert argument.split("=")[0] in done.output or "kv_capacity" in done.output
+    assert argument.split("=", maxsplit=1)[0] in done.output or "kv_capacity" in done.output
 
 
 def test_a_place_is_no_part_of_the_identity_and_an_answer_is() -> None:
