@@ -7,7 +7,7 @@ expectation is taken back too.
 """
 
 from ninfer_engine.context.inventory import Inventory
-from ninfer_engine.context.publishing import held_weight
+from ninfer_engine.context.publishing import held_weight, landed_weight
 from ninfer_engine.context.sequences import Sequence
 from ninfer_engine.context.tree import Checkpoint
 from ninfer_engine.context.types import CheckpointKind, PlanRequest, PublishPlan
@@ -38,10 +38,11 @@ def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> 
 def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
     """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
     inventory.note_session(checkpoint, sequence.session)
+    landed = inventory.scale.stored(landed_weight(inventory.policy, plan.kind))
     if plan.kind is CheckpointKind.ENDPOINT:
         checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
-        landed = inventory.scale.stored(inventory.policy.landed)
         checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited - landed
+    if landed:
         inventory.land(checkpoint, landed)
 
 

@@ -1,6 +1,6 @@
 """The state of the brain, and the few ways it changes. No decisions here."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ class Inventory:
         self.tree = Tree()
         self.index = Index(self.tree, self.value)
         self.scale = WeightScale(
-            policy.half_life or max(16, (capacities.device_state_extra + capacities.host_state_slots) // 3)
+            policy.half_life or max(32, (capacities.device_state_extra + capacities.host_state_slots) // 3)
         )
         self.sequences: dict[str, Sequence] = {}
         self.checkpoints: dict[CheckpointId, Checkpoint] = {}
@@ -58,7 +58,8 @@ class Inventory:
         self.shared_evictions = 0
         self.misses: dict[MissKind, int] = {}
         self._tombstones: OrderedDict[int, Node] = OrderedDict()
-        self._landings: deque[CheckpointId] = deque()
+        self.pinned: dict[int, Node] = {}
+        self._landings: dict[CheckpointKind, deque[CheckpointId]] = defaultdict(deque)
         self._next_checkpoint = 1
 
     # --- room ---
@@ -127,14 +128,15 @@ class Inventory:
         return shift
 
     def land(self, checkpoint: Checkpoint, weight: int) -> None:
-        """A reply ended at `checkpoint`; `weight` of what it holds goes again when as many newer ones have ended as run
-        at once."""
+        """`checkpoint` was just published; `weight` of what it holds goes again when as many newer ones of its kind have
+        been published as sequences run at once."""
         self.settle_landing(checkpoint)
         checkpoint.landed = weight
-        self._landings.append(checkpoint.id)
-        while len(self._landings) > self.capacities.max_concurrency:
-            oldest = self.checkpoints.get(self._landings.popleft())
-            if oldest is not None and oldest.id not in self._landings:
+        newest = self._landings[checkpoint.kind]
+        newest.append(checkpoint.id)
+        while len(newest) > self.capacities.max_concurrency:
+            oldest = self.checkpoints.get(newest.popleft())
+            if oldest is not None and oldest.id not in newest:
                 self.settle_landing(oldest)
 
     def settle_landing(self, checkpoint: Checkpoint) -> None:
@@ -331,11 +333,14 @@ class Inventory:
     def pin(self, node: Node) -> None:
         """A running sequence stands on `node`: nothing on its path moves."""
         node.pins += 1
+        self.pinned[node.id] = node
         self.tree.add(node, pins=1)
 
     def unpin(self, node: Node) -> list[PageId]:
         """The opposite; returns pages that nobody refers to now."""
         node.pins -= 1
+        if not node.pins:
+            del self.pinned[node.id]
         self.tree.add(node, pins=-1)
         return self.tree.prune(node)
 

@@ -7,6 +7,7 @@ from ninfer_engine.context.errors import LineageError, StalePlanError
 from ninfer_engine.context.inventory import Inventory
 from ninfer_engine.context.room import Room, make_room
 from ninfer_engine.context.roommoves import room_moves
+from ninfer_engine.context.tokens import TokenString
 from ninfer_engine.context.tree import Checkpoint, Node, Tombstone
 from ninfer_engine.context.types import (
     PAGE_TOKENS,
@@ -37,21 +38,25 @@ def lineage_of(inventory: Inventory, catalog: Catalog, session: str, now: float)
             if node.checkpoint is not None:
                 wanted[node.checkpoint.id] = node.checkpoint
     ordered = sorted(wanted.values(), key=lambda c: (c.node.frontier, c.id))
+    known: dict[int, TokenString] = {}
     return Lineage(
         session,
-        tuple(checkpoint_record(inventory, c, now) for c in ordered),
+        tuple(checkpoint_record(inventory, c, now, known) for c in ordered),
         tuple(_continuation_record(inventory, e, now) for e in sorted(mine, key=lambda e: e.order)),
     )
 
 
-def checkpoint_record(inventory: Inventory, checkpoint: Checkpoint, now: float) -> CheckpointRecord:
-    """One checkpoint with its evidence, as it is at `now`."""
+def checkpoint_record(
+    inventory: Inventory, checkpoint: Checkpoint, now: float, known: dict[int, TokenString] | None = None
+) -> CheckpointRecord:
+    """One checkpoint with its evidence, as it is at `now`. known: tokens by node, so that of a list that is shallow
+    first each copies a template's tokens once."""
     full, tail = inventory.tree.lineage_pages(checkpoint.node)
     return CheckpointRecord(
         checkpoint=checkpoint.id,
         frontier=checkpoint.node.frontier,
         kind=checkpoint.kind,
-        tokens=inventory.tree.tokens(checkpoint.node),
+        tokens=_tokens(checkpoint.node, {} if known is None else known),
         salt=inventory.tree.salt(checkpoint.node),
         image=checkpoint.image,
         image_tier=checkpoint.tier,
@@ -60,6 +65,21 @@ def checkpoint_record(inventory: Inventory, checkpoint: Checkpoint, now: float) 
         sessions=tuple(sorted(checkpoint.sessions)),
         weight=inventory.scale.weight(checkpoint.weight - checkpoint.landed),
     )
+
+
+def _tokens(node: Node, known: dict[int, TokenString]) -> TokenString:
+    """The whole prefix of a node, from the nearest one above that is known."""
+    edges = []
+    for step in node.ancestors():
+        if step.id in known:
+            edges.append(known[step.id])
+            break
+        edges.append(step.edge)
+    while len(edges) > 1:
+        below, above = edges.pop(0), edges.pop(0)
+        edges.insert(0, above.joined(below))
+    known[node.id] = edges[0]
+    return edges[0]
 
 
 def _continuation_record(inventory: Inventory, entry: Continuation, now: float) -> ContinuationRecord:

@@ -22,11 +22,24 @@ def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
     """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
     of its tokens that no checkpoint covered when its request began."""
     return {
-        CheckpointKind.ENDPOINT: policy.stored + policy.landed + policy.template * fresh**4,
+        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh**4,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
-    }[kind]
+    }[kind] + landed_weight(policy, kind)
+
+
+def landed_weight(policy: Policy, kind: CheckpointKind) -> float:
+    """The part of it that goes again when newer ones of the kind have been published: see Inventory.land."""
+    match kind:
+        case CheckpointKind.ENDPOINT:
+            return policy.landed
+        case CheckpointKind.REPLAY:
+            return policy.retried
+        case CheckpointKind.RUNG | CheckpointKind.JUNCTION:
+            return 0.0
+        case _:
+            assert_never(kind)
 
 
 def spare_weight(policy: Policy, kind: CheckpointKind) -> float:

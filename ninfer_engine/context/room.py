@@ -62,11 +62,10 @@ class _Search:
         self._evaluated = 0
 
     def movable(self) -> int:
-        """Device pages that could be freed by any means: those of no running sequence and no kept lineage."""
-        held = {step.id: step for node in self._keep for step in node.ancestors()}
-        for sequence in self._inventory.sequences.values():
-            for node in sequence.nodes():
-                held |= {step.id: step for step in node.ancestors()}
+        """Device pages that could be freed by any means: those of no running sequence, of no restore under way and of no
+        kept lineage."""
+        standing = (*self._keep, *self._inventory.pinned.values())
+        held = {step.id: step for node in standing for step in node.ancestors()}
         total = sum(root.device_pages for root in self._inventory.tree.roots.values())
         return total - sum(node.own_device for node in held.values())
 

@@ -30,10 +30,6 @@ class Sequence:
     began_at: int = 0
     shared: CheckpointId | None = None
 
-    def nodes(self) -> list[Node]:
-        """The nodes that it pins."""
-        return [node for node in (self.resumed, self.published) if node is not None]
-
     def fresh(self, frontier: int) -> float:
         """The share of the tokens before `frontier` that this sequence computed itself."""
         return 1.0 - self.began_at / frontier

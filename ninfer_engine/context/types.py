@@ -88,7 +88,7 @@ class Capacities:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the cache believes about the future. Weights are expected further uses of a checkpoint, at the moment of
-    their evidence; all decay by half every `half_life` begun requests (None: a third of the slots, at least 16), so
+    their evidence; all decay by half every `half_life` begun requests (None: a third of the slots, at least 32), so
     that the order of two values never changes by waiting.
 
     stored: a response stored and not continued yet. template: more of the same for a response whose prompt was all
@@ -98,6 +98,8 @@ class Policy:
     landed: what the end of a reply is worth on top while it is one of the newest C, C being the concurrency: the client
     that was just answered is the likeliest to go on, and a small conversation must not lose its end to large ones that
     nobody has asked for lately before its client had the time to answer.
+
+    retried: the same for the frontier just before a reply, which the same request sent again would resume from.
 
     replay, junction: what publishing one is worth before anyone has asked for it. rung: so small that a rung nobody has
     asked for yields to everything else. replay_spare, rung_spare: what they are worth where they find a free slot, so
@@ -116,6 +118,7 @@ class Policy:
     continued: float = 0.25
     resumed: float = 2.0
     landed: float = 64.0
+    retried: float = 8.0
     replay: float = 0.02
     replay_spare: float = 1.0
     junction: float = 0.5

@@ -20,6 +20,9 @@ REPLY = 64
 
 GAP_S = 1.0
 
+TAILS = 8
+"""Device pages a sequence beyond its own: partial pages of the checkpoints that it stands on stay beside its copies."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -72,7 +75,7 @@ def kv_pages(intent: Intent) -> tuple[int, int]:
     """(device, host) KV pages that hold the intent: on the device C of the longest sequences; on the host everything
     that is stored, so that whatever the device must give up finds room there."""
     longest = max(intent.templates) + 2 * intent.fork_tokens + 2 * REPLY
-    device = intent.concurrency * (-(-longest // PAGE_TOKENS) + 2)  # one more is read beside its copy, and one spare
+    device = intent.concurrency * (-(-longest // PAGE_TOKENS) + TAILS)
     own = -(-(2 * intent.fork_tokens + 2 * REPLY) // PAGE_TOKENS) + 1
     return device, sum(-(-tokens // PAGE_TOKENS) + 1 + (intent.forks + 1) * own for tokens in intent.templates)
 

@@ -28,7 +28,7 @@ IMAGE_BYTES = 153_944_064
 """The published 146.8 MiB: 48 layers of 48 heads of 128 x 128 in fp32, and a convolution tail in bf16."""
 
 SIZES_GIB = (16, 32, 64, 128)
-IMAGE_SHARES = (0.05, 0.1, 0.2, 0.35)
+IMAGE_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
 """Divisions that are tried: the share of a pool that becomes image slots."""
 
 TRIED_ON = 1024

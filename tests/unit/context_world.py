@@ -68,6 +68,9 @@ def capacities(
 class Memory:
     """What memory would hold, by the moves alone: the tests compare it with what the brain believes."""
 
+    device_pages: int = 1 << 60
+    host_pages: int = 1 << 60
+    reading: dict[str, int] = field(default_factory=dict)
     pages: dict[int, Tier] = field(default_factory=dict)
     images: dict[int, Tier] = field(default_factory=dict)
     next_id: int = 1
@@ -104,6 +107,11 @@ class Memory:
                         self.pages[page] = Tier.DEVICE
                 case _:
                     self._move_image(move)
+            where = list(self.pages.values())
+            assert where.count(Tier.DEVICE) <= self.device_pages, "a move overfills the device"
+            assert where.count(Tier.HOST) <= self.host_pages, "a move overfills the host"
+            moved = getattr(move, "image", None)
+            assert moved is None or moved not in self.reading.values(), "an image moves before its reader has read it"
 
     def _move_image(self, move: object) -> None:
         image = move.image  # type: ignore[attr-defined]  # DemoteImage or PromoteImage
@@ -124,7 +132,7 @@ class World:
 
     def __init__(self, caps: Capacities, policy: Policy | None = None, costs: CostModel = COSTS) -> None:
         self.cache = ContextCache(caps, costs, policy)
-        self.memory = Memory()
+        self.memory = Memory(caps.device_pages, caps.host_pages)
         self.now = 0.0
         self.count = 0
 
@@ -140,11 +148,14 @@ class World:
         assert plan.blocked is None, plan.blocked
         self.memory.move(plan.moves)
         name = plan.request.request_id
+        if plan.resume.image is not None:
+            self.memory.reading[name] = plan.resume.image
         self.cache.begin(plan, name, self.memory.new_pages(plan.new_pages))
         return name
 
     def publish(self, name: str, frontier: int, kind: CheckpointKind, reply: list[int] | None = None) -> int | None:
         """Publish at a frontier, whatever that takes."""
+        self.memory.reading.pop(name, None)
         generated = TokenArray.of(reply) if reply is not None else None
         plan = self.cache.publish_plan(name, frontier, kind, self.now, generated)
         return self.commit(plan)
@@ -156,6 +167,7 @@ class World:
 
     def end(self, name: str) -> None:
         """End a sequence."""
+        self.memory.reading.pop(name, None)
         self.memory.release(self.cache.end(name))
 
     def run(

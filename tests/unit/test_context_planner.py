@@ -71,6 +71,7 @@ def publish(
 ) -> int | None:
     from ninfer_engine.context.tokens import TokenArray
 
+    world.memory.reading.pop(name, None)
     plan = world.cache.publish_plan(name, frontier, kind, world.now, TokenArray.of(reply) if reply else None)
     if check and plan.existing is None:
         assert plan.total_stored == brute_publish(world.cache, plan)
