@@ -121,10 +121,12 @@ def main() -> None:
                 fleet.step()
             held = len(fleet.cache.checkpoints_by_id())
             used, room = fleet.cache.occupancy(), fleet.cache.capacities
-            print(f"{name} {held:13,} {quantile(fleet.plan_ns, 0.5):12.0f} {quantile(fleet.plan_ns, 0.99):12.0f} "
-                  f"{quantile(fleet.plan_ns, 1):12.0f} {quantile(fleet.publish_ns, 0.5):15.0f} "
-                  f"{quantile(fleet.publish_ns, 0.99):15.0f}   device pages {used.device_pages / room.device_pages:.0%} "
-                  f"host pages {used.host_pages / max(1, room.host_pages):.0%}")
+            print(
+                f"{name} {held:13,} {quantile(fleet.plan_ns, 0.5):12.0f} {quantile(fleet.plan_ns, 0.99):12.0f} "
+                f"{quantile(fleet.plan_ns, 1):12.0f} {quantile(fleet.publish_ns, 0.5):15.0f} "
+                f"{quantile(fleet.publish_ns, 0.99):15.0f}   device pages {used.device_pages / room.device_pages:.0%} "
+                f"host pages {used.host_pages / max(1, room.host_pages):.0%}"
+            )
 
 
 if __name__ == "__main__":

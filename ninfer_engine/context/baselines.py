@@ -3,9 +3,9 @@
 Each keeps whole checkpoints (image and the pages of its own edge) in a radix tree and gives up one at a time until the
 newcomer fits. They get a pool that is not split into tiers, pages and slots, which can only help them.
 
-lru: the longest unused. flops_per_byte: Marconi's (MLSys 2025): recency and compute saved a byte, both scaled to [0, 1]. segment_length:
-the fewest tokens to replay from the checkpoint above. `bound` is no policy: it knows the future, places an image wherever a later request
-branches, and never gives one up; no policy reuses more.
+lru: the longest unused. flops_per_byte: Marconi's (MLSys 2025): recency and compute saved a byte, both scaled to [0,
+1]. segment_length: the fewest tokens to replay from the checkpoint above. `bound` is no policy: it knows the future,
+places an image wherever a later request branches, and never gives one up; no policy reuses more.
 """
 
 from collections.abc import Callable, Iterable
@@ -181,7 +181,8 @@ def segment_length(baseline: Baseline, entry: Entry) -> float:
 
 
 def flops_per_byte(weight: float = 1.0) -> Score:
-    """Marconi: recency + weight x compute saved a byte. Compute saved is the cost model's, from the checkpoint above."""
+    """Marconi: recency + weight x compute saved a byte. Compute saved is the cost model's, from the checkpoint
+    above."""
 
     def score(baseline: Baseline, entry: Entry) -> float:
         saved = baseline.costs.potential(entry.frontier) - baseline.costs.potential(entry.anchor())

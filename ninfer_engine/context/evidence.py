@@ -1,9 +1,9 @@
 """What events say about the future: how a checkpoint's weight starts, grows and settles.
 
-A stored response awaits one continuation. A response whose prompt was mostly new is a template: more forks than one are
-expected of it. The first child is what was awaited, so most of that expectation is taken back; every further child is a fork
-and announces others. When a child is continued itself, its line is a conversation and not a fan-out, so the template's
-expectation is taken back too.
+A stored response awaits one continuation. A response whose prompt was mostly new is a template: more forks than one
+are expected of it. The first child is what was awaited, so most of that expectation is taken back; every further
+child is a fork and announces others. When a child is continued itself, its line is a conversation and not a fan-out,
+so the template's expectation is taken back too.
 """
 
 from ninfer_engine.context.inventory import Inventory

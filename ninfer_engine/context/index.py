@@ -67,7 +67,8 @@ class Index:
             yield key, self._items[node_id]
 
     def items_within(self, need: int, price: int, gap: int) -> Iterator[Item]:
-        """Every subtree whose loss less `price` a page (no more than `need` of them) is below `gap`, and some others."""
+        """Every subtree whose loss less `price` a page (no more than `need` of them) is below `gap`, and some
+        others."""
         for size in range(len(self._by_density)):
             least = min(1 << size, need)
             for key, node_id in self._walk(size, need):

@@ -128,8 +128,8 @@ class Inventory:
         return shift
 
     def land(self, checkpoint: Checkpoint, weight: int) -> None:
-        """`checkpoint` was just published; `weight` of what it holds goes again when as many newer ones of its kind have
-        been published as sequences run at once."""
+        """`checkpoint` was just published; `weight` of what it holds goes again when as many newer ones of its kind
+        have been published as sequences run at once."""
         self.settle_landing(checkpoint)
         checkpoint.landed = weight
         newest = self._landings[checkpoint.kind]

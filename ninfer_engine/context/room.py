@@ -62,8 +62,8 @@ class _Search:
         self._evaluated = 0
 
     def movable(self) -> int:
-        """Device pages that could be freed by any means: those of no running sequence, of no restore under way and of no
-        kept lineage."""
+        """Device pages that could be freed by any means: those of no running sequence, of no restore under way and of
+        no kept lineage."""
         standing = (*self._keep, *self._inventory.pinned.values())
         held = {step.id: step for node in standing for step in node.ancestors()}
         total = sum(root.device_pages for root in self._inventory.tree.roots.values())
@@ -119,8 +119,8 @@ class _Search:
         return chosen
 
     def _searched(self, problem: Problem, bound: int, ceiling: int) -> tuple[int, list[Item]] | None:
-        """The cheapest choice below `ceiling`. Looked for under limits that rise from the bound: the first that is found
-        under any limit is the cheapest of all, and a low limit leaves little to look at."""
+        """The cheapest choice below `ceiling`. Looked for under limits that rise from the bound: the first that is
+        found under any limit is the cheapest of all, and a low limit leaves little to look at."""
         floor = problem.base + least(problem, self._within(problem, 0))
         step = max(1, (ceiling - bound) // 256)
         while True:

@@ -8,8 +8,8 @@ from ninfer_engine.context.types import DemotePages, DropImage, DropPages, Evict
 def room_moves(
     inventory: Inventory, room: Room, now: float, promoted: tuple[PageId, ...] = ()
 ) -> tuple[list[Move], tuple[Eviction, ...]]:
-    """The moves in order, drops first, then demotions and the promotion of `promoted` pages, and the evictions with what
-    each is priced at by itself."""
+    """The moves in order, drops first, then demotions and the promotion of `promoted` pages, and the evictions with
+    what each is priced at by itself."""
     freed = inventory.preview(room.victims)
     moves: list[Move] = [DropImage(victim.image, victim.tier) for victim in room.victims]
     moves += [DropPages(pages, tier) for pages, tier in ((freed.device, Tier.DEVICE), (freed.host, Tier.HOST)) if pages]

@@ -1,8 +1,8 @@
 """Runs a trace through the real ContextCache, without tensors: the same plans, other clocks.
 
-Time is simulated: a request starts when it has arrived and a sequence is free, takes what its plan predicts plus a fixed time
-a reply token, and publishes its endpoint when it ends. With one sequence this is a plain loop; with more, requests overlap
-as they do in the engine.
+Time is simulated: a request starts when it has arrived and a sequence is free, takes what its plan predicts plus a
+fixed time a reply token, and publishes its endpoint when it ends. With one sequence this is a plain loop; with more,
+requests overlap as they do in the engine.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +20,8 @@ DECODE_NS = 15_000_000
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace. at: seconds. prompt, reply: made-up tokens. parent: id of the request whose stored response it
-    continues. store: whether its own response is stored."""
+    """One request of a trace. at: seconds. prompt, reply: made-up tokens. parent: id of the request whose stored
+    response it continues. store: whether its own response is stored."""
 
     id: str
     at: float
@@ -78,8 +78,9 @@ class Report:
 class Simulator:
     """A cache under a trace. `run` may be called again with more of it."""
 
-    def __init__(self, capacities: Capacities, costs: CostModel, policy: Policy | None = None, decode_ns: int = DECODE_NS
-                 ) -> None:
+    def __init__(
+        self, capacities: Capacities, costs: CostModel, policy: Policy | None = None, decode_ns: int = DECODE_NS
+    ) -> None:
         self.cache = ContextCache(capacities, costs, policy)
         self.report = Report()
         self._decode_ns = decode_ns
@@ -107,8 +108,9 @@ class Simulator:
             yield self._finish()
 
     def _ask(self, request: TraceRequest) -> PlanRequest:
-        return PlanRequest(request.id, request.prompt, self._now, request.salt, request.session, request.parent,
-                           len(request.reply))
+        return PlanRequest(
+            request.id, request.prompt, self._now, request.salt, request.session, request.parent, len(request.reply)
+        )
 
     def _start(self, request: TraceRequest, plan: Plan) -> None:
         report = self.report
@@ -125,8 +127,16 @@ class Simulator:
         for split in plan.splits:
             self._publish(request.id, split.frontier, split.kind, None)
         end = self._now + (plan.predicted_now_ns + self._decode_ns * len(request.reply)) / 1e9
-        outcome = Outcome(request.id, plan.resume.path, plan.resume.frontier, len(request.prompt),
-                          plan.miss.kind if plan.miss is not None else None, self._now, end, plan.predicted_now_ns)
+        outcome = Outcome(
+            request.id,
+            plan.resume.path,
+            plan.resume.frontier,
+            len(request.prompt),
+            plan.miss.kind if plan.miss is not None else None,
+            self._now,
+            end,
+            plan.predicted_now_ns,
+        )
         heappush(self._running, (end, report.requests, request, outcome))
         self._peaks()
 
@@ -152,8 +162,9 @@ class Simulator:
             peak[name] = max(peak.get(name, 0), getattr(occupied, name))
 
 
-def simulate(trace: Iterable[TraceRequest], capacities: Capacities, costs: CostModel, policy: Policy | None = None
-             ) -> tuple[Report, list[Outcome]]:
+def simulate(
+    trace: Iterable[TraceRequest], capacities: Capacities, costs: CostModel, policy: Policy | None = None
+) -> tuple[Report, list[Outcome]]:
     """Run a whole trace; the report and every outcome."""
     simulator = Simulator(capacities, costs, policy)
     outcomes = list(simulator.run(trace))

@@ -2,10 +2,10 @@
 
 The rule (derived in docs/sizing.md). For M templates, of which each leaves L rungs:
 
-    private catalog   M (S + 1) + C          each template's stored base and its S forks, and one entry a running sequence
-    images            M (S + 2) + 2 C        replay and endpoint of each template, an endpoint a fork; two in flight a sequence
-    device extra      M + C                  an anchor of each template stays on the device, each sequence can land one image
-    host slots        images - device extra + M L
+    private catalog   M (S + 1) + C          each template's stored base and its S forks, and one entry a running
+    sequence images            M (S + 2) + 2 C        replay and endpoint of each template, an endpoint a fork; two in
+    flight a sequence device extra      M + C                  an anchor of each template stays on the device, each
+    sequence can land one image host slots        images - device extra + M L
 """
 
 from dataclasses import dataclass, replace
@@ -49,7 +49,9 @@ def derive(intent: Intent, policy: Policy | None = None) -> Sizes:
     """The sizes at which no template of the intent loses an anchor and no fork its endpoint. Raises ValueError for an
     intent without templates or with a count below its least."""
     if intent.concurrency < 1 or intent.forks < 0 or not intent.templates or min(intent.templates) < 1:
-        raise ValueError(f"{intent}: give at least one sequence, one template of at least one token, and no negative forks")
+        raise ValueError(
+            f"{intent}: give at least one sequence, one template of at least one token, and no negative forks"
+        )
     policy = policy or Policy()
     count, running = len(intent.templates), intent.concurrency
     images = count * (intent.forks + 2) + 2 * running
@@ -68,14 +70,22 @@ def footprint(intent: Intent, sizes: Sizes, page_bytes: int, image_bytes: int) -
     """What the sizes cost in memory, from the model's real shapes."""
     tokens = sum(template + intent.forks * intent.fork_tokens for template in intent.templates)
     pages = sum(-(-t // PAGE_TOKENS) for t in (tokens,)) + len(intent.templates) * (intent.forks + 1)
-    return Footprint((intent.concurrency + sizes.device_state_extra) * image_bytes, sizes.host_state_slots * image_bytes,
-                     pages * page_bytes)
+    return Footprint(
+        (intent.concurrency + sizes.device_state_extra) * image_bytes,
+        sizes.host_state_slots * image_bytes,
+        pages * page_bytes,
+    )
 
 
 def capacities(intent: Intent, sizes: Sizes, base: Capacities) -> Capacities:
     """`base` with the derived sizes in it."""
-    return replace(base, max_concurrency=intent.concurrency, private_catalog=sizes.private_catalog,
-                   device_state_extra=sizes.device_state_extra, host_state_slots=sizes.host_state_slots)
+    return replace(
+        base,
+        max_concurrency=intent.concurrency,
+        private_catalog=sizes.private_catalog,
+        device_state_extra=sizes.device_state_extra,
+        host_state_slots=sizes.host_state_slots,
+    )
 
 
 def smaller(sizes: Sizes) -> list[tuple[str, Sizes]]:

@@ -19,13 +19,22 @@ def text(name: str, length: int) -> TokenRuns:
     return TokenRuns.of([(name, 0, length)])
 
 
-def fan_out(templates: tuple[int, ...], forks: int, rounds: int = 1, fork_tokens: int = 40, reply: int = 40,
-            gap_s: float = 1.0, seed: int | None = None) -> Iterator[TraceRequest]:
-    """A fleet: each template stored once, then `forks` siblings of each, template after template or (seed) shuffled; rounds
-    repeat the forks with new questions."""
+def fan_out(
+    templates: tuple[int, ...],
+    forks: int,
+    rounds: int = 1,
+    fork_tokens: int = 40,
+    reply: int = 40,
+    gap_s: float = 1.0,
+    seed: int | None = None,
+) -> Iterator[TraceRequest]:
+    """A fleet: each template stored once, then `forks` siblings of each, template after template or (seed) shuffled;
+    rounds repeat the forks with new questions."""
     at, bases = 0.0, []
     for number, tokens in enumerate(templates):
-        base = TraceRequest(f"base{number}", at, text(f"t{number}", tokens), text(f"a{number}", reply), session=f"s{number}")
+        base = TraceRequest(
+            f"base{number}", at, text(f"t{number}", tokens), text(f"a{number}", reply), session=f"s{number}"
+        )
         bases.append(base)
     order = [(n, r, f) for n in range(len(bases)) for r in range(rounds) for f in range(forks)]
     if seed is not None:
@@ -57,11 +66,20 @@ def middle_forks(tokens: int, points: Iterable[int], reply: int = 40) -> Iterato
         yield TraceRequest(f"middle{number}", float(number), prompt, text(f"mr{number}", reply), session="s")
 
 
-def agents(sessions: int, turns: int, first: int = 4000, turn_tokens: int = 600, reply: int = 250, think_s: float = 20.0,
-           seed: int = 0) -> Iterator[TraceRequest]:
+def agents(
+    sessions: int,
+    turns: int,
+    first: int = 4000,
+    turn_tokens: int = 600,
+    reply: int = 250,
+    think_s: float = 20.0,
+    seed: int = 0,
+) -> Iterator[TraceRequest]:
     """Multi-turn agents: every session appends to its own history; turns of different sessions interleave at random."""
     dice = random.Random(seed)
-    history: dict[int, tuple[TokenRuns, str | None, int]] = {n: (text(f"s{n}", first), None, 0) for n in range(sessions)}
+    history: dict[int, tuple[TokenRuns, str | None, int]] = {
+        n: (text(f"s{n}", first), None, 0) for n in range(sessions)
+    }
     clock = [(dice.expovariate(1 / think_s), n) for n in range(sessions)]
     while clock:
         at, n = min(clock)
@@ -76,8 +94,15 @@ def agents(sessions: int, turns: int, first: int = 4000, turn_tokens: int = 600,
             clock.append((at + dice.expovariate(1 / think_s), n))
 
 
-def system_prompts(prompts: int, requests: int, system_tokens: int = 3000, own: int = 500, reply: int = 150,
-                   gap_s: float = 2.0, seed: int = 0) -> Iterator[TraceRequest]:
+def system_prompts(
+    prompts: int,
+    requests: int,
+    system_tokens: int = 3000,
+    own: int = 500,
+    reply: int = 150,
+    gap_s: float = 2.0,
+    seed: int = 0,
+) -> Iterator[TraceRequest]:
     """Stateless requests over a few system prompts of unequal popularity (rank r with weight 1 / r)."""
     dice = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(prompts)]
@@ -89,16 +114,18 @@ def system_prompts(prompts: int, requests: int, system_tokens: int = 3000, own: 
         at += dice.expovariate(1 / gap_s)
 
 
-def giant_interference(template: int, giant: int, forks: int, every: int = 3, reply: int = 40, gap_s: float = 5.0
-                       ) -> Iterator[TraceRequest]:
+def giant_interference(
+    template: int, giant: int, forks: int, every: int = 3, reply: int = 40, gap_s: float = 5.0
+) -> Iterator[TraceRequest]:
     """An active session's forks, with a giant prompt of a stranger before every so many of them."""
     base = TraceRequest("base", 0.0, text("t", template), text("a", reply), session="s")
     yield base
     at = gap_s
     for fork in range(forks):
         if fork % every == 0:
-            yield TraceRequest(f"giant{fork}", at, text(f"g{fork}", giant), text(f"gr{fork}", reply), session=f"g{fork}",
-                               store=False)
+            yield TraceRequest(
+                f"giant{fork}", at, text(f"g{fork}", giant), text(f"gr{fork}", reply), session=f"g{fork}", store=False
+            )
         name = f"f{fork}"
         prompt = base.prompt.joined(base.reply).joined(text(name, 40))
         yield TraceRequest(name, at + 0.1, prompt, text(f"{name}r", reply), base.id, "s")
@@ -119,7 +146,9 @@ def mooncake(lines: Iterable[str]) -> Iterator[TraceRequest]:
             length, blocks = int(record["input_length"]), list(record["hash_ids"])
             at, output = record["timestamp"] / 1000, int(record["output_length"])
         except (ValueError, KeyError, TypeError) as error:
-            raise TraceError(f"line {number + 1} is not a Mooncake record ({error!r}): one JSON object a line") from error
+            raise TraceError(
+                f"line {number + 1} is not a Mooncake record ({error!r}): one JSON object a line"
+            ) from error
         runs = [(block, 0, min(MOONCAKE_BLOCK, length - MOONCAKE_BLOCK * i)) for i, block in enumerate(blocks)]
         prompt = TokenRuns.of((("block", block), start, stop) for block, start, stop in runs)
         if len(prompt) < 1:
@@ -128,7 +157,8 @@ def mooncake(lines: Iterable[str]) -> Iterator[TraceRequest]:
 
 
 def jsonl(lines: Iterable[str]) -> Iterator[TraceRequest]:
-    """Our own format: {"id", "at", "prompt": [[content, start, stop], ...], "reply": tokens, "parent", "session", "store"}.
+    """Our own format: {"id", "at", "prompt": [[content, start, stop], ...], "reply": tokens, "parent", "session",
+    "store"}.
 
     A prompt may begin with {"of": id}: the whole prompt and reply of an earlier request. Raises TraceError.
     """
@@ -142,8 +172,16 @@ def jsonl(lines: Iterable[str]) -> Iterator[TraceRequest]:
             for piece in record["prompt"]:
                 prompt = prompt.joined(known[piece["of"]] if isinstance(piece, dict) else TokenRuns.of([tuple(piece)]))
             reply = text(f"reply of {record['id']}", int(record.get("reply", 0)))
-            request = TraceRequest(str(record["id"]), float(record["at"]), prompt, reply, record.get("parent"),
-                                   record.get("session"), bool(record.get("store", True)), record.get("salt", ""))
+            request = TraceRequest(
+                str(record["id"]),
+                float(record["at"]),
+                prompt,
+                reply,
+                record.get("parent"),
+                record.get("session"),
+                bool(record.get("store", True)),
+                record.get("salt", ""),
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise TraceError(f"line {number + 1} is not a trace record ({error!r}): see traces.jsonl") from error
         known[request.id] = prompt.joined(reply)

@@ -24,7 +24,8 @@ from ninfer_engine.context.types import PAGE_TOKENS, CheckpointId, CheckpointKin
 class Checkpoint:
     """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below
     that were given up and now resume here. awaited, template: the parts of weight that a first child and a
-    grandchild reduce; landed: the part that goes when newer replies end. image_pins: running sequences that have not read the image yet."""
+    grandchild reduce; landed: the part that goes when newer replies end. image_pins: running sequences that have not
+    read the image yet."""
 
     id: CheckpointId
     node: "Node"
@@ -221,7 +222,8 @@ class Tree:
     # --- growing ---
 
     def grow(self, match: Match, tokens: TokenString, frontier: int) -> Node:
-        """The node for tokens[:frontier], made by splitting or adding where it is not there. It may be a ghost still."""
+        """The node for tokens[:frontier], made by splitting or adding where it is not there. It may be a ghost
+        still."""
         for node in match.path:
             if node.frontier == frontier:
                 return node
@@ -273,7 +275,8 @@ class Tree:
     def fill(self, node: Node, pages: list[PageId]) -> None:
         """Give a node the pages of its edge that it does not list yet, on device, each with one more reference.
 
-        `pages` lists page ids by index from the node's first index on, tail included when the node will have a checkpoint.
+        `pages` lists page ids by index from the node's first index on, tail included when the node will have a
+        checkpoint.
         """
         fresh = pages[len(node.pages) :]
         if not fresh:
@@ -298,7 +301,8 @@ class Tree:
     # --- shrinking ---
 
     def drop_tail(self, node: Node) -> list[PageId]:
-        """A node that lost its checkpoint lists no partial page any more. Returns the page when nobody refers to it now."""
+        """A node that lost its checkpoint lists no partial page any more. Returns the page when nobody refers to it
+        now."""
         if not node.frontier % PAGE_TOKENS or not node.pages:
             return []
         full = node.frontier // PAGE_TOKENS - (node.parent.frontier if node.parent else 0) // PAGE_TOKENS

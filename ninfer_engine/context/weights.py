@@ -1,10 +1,10 @@
 """Decaying weights as exact integers whose order time cannot change.
 
-Every weight decays by half each half-life, counted in begun requests: what the cache holds is pushed out by requests and not
-by seconds, so an idle night costs an anchor nothing, and a burst ages everything. Instead of shrinking all
-weights, new evidence is written larger: a weight of w is stored as w * scale(), and scale doubles each half-life. Stored
-weights are integers, so sums over subtrees are kept up to date by adding and subtracting and never drift, and losses
-compare without a clock.
+Every weight decays by half each half-life, counted in begun requests: what the cache holds is pushed out by requests
+and not by seconds, so an idle night costs an anchor nothing, and a burst ages everything. Instead of shrinking all
+weights, new evidence is written larger: a weight of w is stored as w * scale(), and scale doubles each half-life.
+Stored weights are integers, so sums over subtrees are kept up to date by adding and subtracting and never drift, and
+losses compare without a clock.
 """
 
 _FRACTION_BITS = 32

@@ -1,4 +1,5 @@
-"""Token strings, costs, weights, the ladder and the core search, each against an independent statement of what it is."""
+"""Token strings, costs, weights, the ladder and the core search, each against an independent statement of what
+it is."""
 
 from itertools import combinations
 

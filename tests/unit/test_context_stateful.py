@@ -1,4 +1,5 @@
-"""Random schedules of requests, cancels, stores, deletes, restores and tier moves: nothing leaks, nothing is counted wrong."""
+"""Random schedules of requests, cancels, stores, deletes, restores and tier moves: nothing leaks, nothing is counted
+wrong."""
 
 from context_world import World, capacities
 from hypothesis import settings
