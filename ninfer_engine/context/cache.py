@@ -28,17 +28,11 @@ from ninfer_engine.context.costs import CostModel
 from ninfer_engine.context.errors import BlockedPlanError, ContextError, PageCountError, StalePlanError
 from ninfer_engine.context.evidence import note_publication, note_resume, publication
 from ninfer_engine.context.inventory import Inventory
-from ninfer_engine.context.lineage import (
-    check_loaded,
-    check_restore,
-    checkpoint_record,
-    lineage_of,
-    plan_restore,
-    restore,
-)
+from ninfer_engine.context.lineage import checkpoint_record, lineage_of
 from ninfer_engine.context.planning import plan_request
 from ninfer_engine.context.publishing import publish_plan
 from ninfer_engine.context.reserving import Reservation, reserve, unpin, use_room
+from ninfer_engine.context.restoring import check_loaded, check_restore, plan_restore, restore
 from ninfer_engine.context.sequences import Sequence
 from ninfer_engine.context.tokens import TokenString
 from ninfer_engine.context.tree import Checkpoint, Node, Tombstone

@@ -44,7 +44,7 @@ class Inventory:
         self.tree = Tree()
         self.index = Index(self.tree, self.value)
         self.scale = WeightScale(
-            policy.half_life or max(32, (capacities.device_state_extra + capacities.host_state_slots) // 3)
+            policy.half_life or max(16, (capacities.device_state_extra + capacities.host_state_slots) // 3)
         )
         self.sequences: dict[str, Sequence] = {}
         self.checkpoints: dict[CheckpointId, Checkpoint] = {}

@@ -88,7 +88,7 @@ class Capacities:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the cache believes about the future. Weights are expected further uses of a checkpoint, at the moment of
-    their evidence; all decay by half every `half_life` begun requests (None: a third of the slots, at least 32), so
+    their evidence; all decay by half every `half_life` begun requests (None: a third of the slots, at least 16), so
     that the order of two values never changes by waiting.
 
     stored: a response stored and not continued yet. template: more of the same for a response whose prompt was all

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ninfer_engine.context.costs import CostModel, PrefillSample, TransferKind, TransferSample, fit, from_preset
+from ninfer_engine.context.costs import CostModel, PrefillSample, TransferSample, fit, from_preset
 from ninfer_engine.kernels.cache_layout import NO_SLOT, PAGE_TOKENS
 from ninfer_engine.memory.images import StateImages
 from ninfer_engine.memory.pages import DevicePages
@@ -19,6 +19,7 @@ from ninfer_engine.model.decoder import Decoder
 _LONG = 16384  # tokens of pretended history that make the attention term visible
 _BUDGET_S = 1.2
 _TRANSFER_PAGES = 16
+_ROUNDS = 5
 
 
 def cost_model(
@@ -56,27 +57,36 @@ def _prefill_samples(
 
 def _transfer_samples(pages: DevicePages, images: StateImages) -> list[TransferSample]:
     samples: list[TransferSample] = []
-
-    def sample(kind: TransferKind, size: int, work: Callable[[], None]) -> None:
-        started = time.perf_counter_ns()
-        work()
-        samples.append(TransferSample(kind, 1, size, time.perf_counter_ns() - started))
-
     count = min(_TRANSFER_PAGES, pages.total_device, pages.host_capacity_bytes // pages.page_bytes)
     for moved in sorted({1, count} - {0}) if count else []:
-        held = pages.allocate(moved)
-        size = moved * pages.page_bytes
-        for _ in range(2):  # the first round touches fresh host rows, the second is what service will see
-            sample("d2h", size, lambda held=held: pages.demote(held))  # type: ignore[misc]
-            sample("h2d", size, lambda held=held: pages.promote(held))  # type: ignore[misc]
-            pages.drop_host(held)
-        pages.release(held)
+        down, up = _page_transfer_ns(pages, moved)
+        samples.append(TransferSample("d2h", 1, moved * pages.page_bytes, down))
+        samples.append(TransferSample("h2d", 1, moved * pages.page_bytes, up))
     if images.free_device >= 2:
         slot = images.acquire_slot()
-        for _ in range(2):
-            sample("d2d", images.image_bytes, lambda: images.release([images.snapshot(slot)]))
+        copied = min(_elapsed_ns(lambda: images.release([images.snapshot(slot)])) for _ in range(_ROUNDS))
+        samples.append(TransferSample("d2d", 1, images.image_bytes, copied))
         images.release_slot(slot)
     return samples
+
+
+def _page_transfer_ns(pages: DevicePages, count: int) -> tuple[int, int]:
+    """Nanoseconds of moving `count` pages to the host and back, the fastest of some rounds: the first one touches fresh
+    host rows, and noise only ever adds."""
+    held = pages.allocate(count)
+    down, up = [], []
+    for _ in range(_ROUNDS):
+        down.append(_elapsed_ns(lambda: pages.demote(held)))
+        up.append(_elapsed_ns(lambda: pages.promote(held)))
+        pages.drop_host(held)
+    pages.release(held)
+    return min(down), min(up)
+
+
+def _elapsed_ns(work: Callable[[], None]) -> int:
+    started = time.perf_counter_ns()
+    work()
+    return time.perf_counter_ns() - started
 
 
 def _fastest(work: Callable[[], None], deadline: float) -> int:

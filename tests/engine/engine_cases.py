@@ -19,6 +19,7 @@ from ninfer_engine.runtime.engine import Engine
 from ninfer_engine.runtime.responses import StoredResponse
 
 SESSION = "5e" * 32
+COSTS = Path(__file__).parents[1] / "data" / "costs-tiny.json"  # so that decisions do not depend on who else is busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,11 @@ class Answer:
 
 
 def flags_for(store: Path | None = None, **changes: Any) -> EngineFlags:
-    """Small pools and the invariant check after every step."""
+    """Small pools, fixed costs, and the invariant check after every step."""
     values = {
         "model": str(tiny_directory()), "max_context": 32768, "kv_capacity": 65536, "host_kv_mib": 256,
         "prefill_chunk": 512, "check_invariants": True, "expected_forks": 4, "device": "cpu",
-        "session_checkpoint_min_tokens": 1 << 20,
+        "session_checkpoint_min_tokens": 1 << 20, "context_cost_presets": str(COSTS),
         "session_checkpoint_dir": str(store) if store else None,
     }
     return EngineFlags.model_validate(values | changes)

@@ -401,10 +401,8 @@ def _newcomer_loss(cache, drops, frontier, mass, heirs, above, everyone, tokens,
     content = {c.id: t for c, t in everyone}
     for drop in drops:
         weight = drop.mass - (heirs if drop is above else 0)
-        heights = [0]
-        for step in list(drop.node.ancestors())[1:]:
-            if step.checkpoint is not None and step.checkpoint.id not in gone:
-                heights.append(step.frontier)
+        upper = list(drop.node.ancestors())[1:]
+        heights = [0, *(s.frontier for s in upper if s.checkpoint is not None and s.checkpoint.id not in gone)]
         mine = content.get(drop.id)
         if mine is not None and len(mine) > frontier and mine.part(0, frontier) == tokens:
             heights.append(frontier)

@@ -80,7 +80,7 @@ def test_the_second_sight_of_a_branch_leaves_an_image_there() -> None:
     world = World(ROOMY, QUIET)
     world.run(TEMPLATE, [7], "a", store=False)
     second = world.run([*TEMPLATE[:700], *question(1)], [7], "b", store=False)
-    assert [(s.frontier, s.kind) for s in second.splits][0] == (700, CheckpointKind.JUNCTION)
+    assert (second.splits[0].frontier, second.splits[0].kind) == (700, CheckpointKind.JUNCTION)
     third = world.run([*TEMPLATE[:700], *question(2)], [7], "c", store=False)
     assert (third.resume.frontier, third.resume.path) == (700, PathKind.SHARED_STABLE_PREFIX)
 
@@ -114,6 +114,19 @@ def test_after_a_fork_nothing_of_the_parent_is_written() -> None:
     assert first.resume.tail_page is not None
     assert first.new_pages == 1
     assert len(first.resume.pages) == 1002 // 64
+
+
+def test_an_image_that_a_sequence_has_yet_to_read_is_never_given_up() -> None:
+    world = World(capacities(device=1, host=0, pages=200, concurrency=2), QUIET)
+    world.run(TEMPLATE[:200], [7], "s", store=False)
+    reader = world.begin(world.cache.plan(world.request(TEMPLATE[:200], "s")))
+    writer = world.begin(world.cache.plan(world.request([9] * 5000, "t")))
+    plan = world.cache.publish_plan(writer, 4999, CheckpointKind.JUNCTION, world.now)
+    assert (plan.tier, plan.moves) == (None, ())
+    world.cache.image_read(reader)
+    plan = world.cache.publish_plan(writer, 4999, CheckpointKind.JUNCTION, world.now)
+    assert plan.tier is Tier.DEVICE
+    assert [e.frontier for e in plan.evicted] == [199]
 
 
 def test_a_begun_plan_makes_the_next_one_stale() -> None:

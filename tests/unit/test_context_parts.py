@@ -1,10 +1,10 @@
 """Token strings, costs, weights, the ladder and the core search, each against an independent statement of what
 it is."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer_engine.context.costs import HYBRID_27B_5090, PrefillSample, TransferSample, fit, from_preset
@@ -91,9 +91,10 @@ def test_cost_presets_that_say_too_little_are_refused_with_advice(text: str) -> 
 
 
 def test_a_preset_with_a_negative_or_boolean_figure_is_refused() -> None:
-    fields = dict.fromkeys(("chunk_ns", "token_ns", "pair_ns", "d2h_ns_per_byte", "h2d_ns_per_byte", "d2d_ns_per_byte"), "1")
+    rates = [f"{way}_ns_per_byte" for way in ("d2h", "h2d", "d2d")]
     for bad in ("-1", "true", "NaN"):
-        text = "{" + ",".join(f'"{name}": {bad if name == "pair_ns" else value}' for name, value in fields.items()) + "}"
+        figures = dict.fromkeys(("chunk_ns", "token_ns", "pair_ns", *rates), "1") | {"pair_ns": bad}
+        text = "{" + ",".join(f'"{name}": {value}' for name, value in figures.items()) + "}"
         with pytest.raises(PresetError):
             from_preset(text)
 
@@ -124,8 +125,7 @@ def test_rungs_lie_on_chunks_inside_the_prefill_and_within_the_budget(a: int, b:
 @given(st.integers(50_000, 200_000))
 def test_with_slots_to_spare_no_branch_of_a_long_prompt_is_more_than_a_sixteenth_from_a_rung(tokens: int) -> None:
     found = [0, *rungs(Policy(), slots(28), 0, tokens), tokens]
-    assume(tokens // 17 + 1024 <= tokens // 16 + 1024)
-    assert max(b - a for a, b in zip(found, found[1:], strict=False)) <= tokens // 16 + 1024
+    assert max(b - a for a, b in pairwise(found)) <= tokens // 16 + 1024
 
 
 # --- the core search --------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def within_capacity(world: World, incoming: Incoming) -> None:
     world.consistent()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(ROOMS, st.sampled_from([130, 260, 400]), REQUESTS, REQUESTS, st.booleans())
 def test_sequences_come_and_go_between_reserving_and_publishing(  # type: ignore[no-untyped-def]
     caps, tokens, before, during, arrives

@@ -20,8 +20,8 @@ class Schedule(RuleBasedStateMachine):
         self.texts: list[list[int]] = [[1] * 10]
         self.stored: list[str] = []
 
-    @initialize(device=st.integers(0, 3), host=st.integers(0, 4), pages=st.integers(8, 30), host_pages=st.integers(0, 15),
-                private=st.integers(0, 3), half_life=st.sampled_from([1, 8, 64]))
+    @initialize(device=st.integers(0, 3), host=st.integers(0, 4), pages=st.integers(8, 30),
+                host_pages=st.integers(0, 15), private=st.integers(0, 3), half_life=st.sampled_from([1, 8, 64]))
     def start(self, device: int, host: int, pages: int, host_pages: int, private: int, half_life: int) -> None:
         self.world = World(capacities(device, host, pages, host_pages, private, concurrency=3),
                            Policy(half_life=half_life, min_rung_tokens=128, prefill_chunk=64, tombstones=6))
