@@ -7,7 +7,7 @@ so the template's expectation is taken back too.
 """
 
 from ninfer_engine.context.inventory import Inventory
-from ninfer_engine.context.publishing import held_weight, landed_weight
+from ninfer_engine.context.publishing import held_weight
 from ninfer_engine.context.sequences import Sequence
 from ninfer_engine.context.tree import Checkpoint
 from ninfer_engine.context.types import CheckpointKind, PlanRequest, PublishPlan
@@ -19,6 +19,7 @@ def note_resume(inventory: Inventory, checkpoint: Checkpoint, request: PlanReque
     inventory.add_weight(checkpoint, own=announced - _settled(inventory, checkpoint.awaited))
     checkpoint.awaited = 0
     inventory.settle_landing(checkpoint)
+    _forget_retry(inventory, checkpoint)
     checkpoint.resumes += 1
     inventory.note_session(checkpoint, request.session)
     above = checkpoint.node.anchor()
@@ -30,6 +31,15 @@ def note_resume(inventory: Inventory, checkpoint: Checkpoint, request: PlanReque
         parent.template = 0
 
 
+def _forget_retry(inventory: Inventory, checkpoint: Checkpoint) -> None:
+    """A client that goes on from a reply has had it, and will not ask for it again."""
+    above = checkpoint.node.anchor()
+    if checkpoint.kind is not CheckpointKind.ENDPOINT or above is None or above.checkpoint is None:
+        return
+    if above.checkpoint.kind is CheckpointKind.REPLAY and not above.checkpoint.forks:
+        inventory.add_weight(above.checkpoint, own=-above.checkpoint.weight)
+
+
 def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> int:
     """Stored weight that publishing at the plan's frontier is evidence of."""
     return inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)))
@@ -38,11 +48,10 @@ def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> 
 def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
     """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
     inventory.note_session(checkpoint, sequence.session)
-    landed = inventory.scale.stored(landed_weight(inventory.policy, plan.kind))
     if plan.kind is CheckpointKind.ENDPOINT:
+        landed = inventory.scale.stored(inventory.policy.landed)
         checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
         checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited - landed
-    if landed:
         inventory.land(checkpoint, landed)
 
 

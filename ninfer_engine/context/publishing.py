@@ -1,6 +1,6 @@
 """Finding a slot for one more image: which tier it goes to, what is demoted and what is given up for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from ninfer_engine.context.inventory import Inventory
@@ -22,24 +22,11 @@ def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
     """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
     of its tokens that no checkpoint covered when its request began."""
     return {
-        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh**4,
+        CheckpointKind.ENDPOINT: policy.stored + policy.landed + policy.template * fresh**4,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
-    }[kind] + landed_weight(policy, kind)
-
-
-def landed_weight(policy: Policy, kind: CheckpointKind) -> float:
-    """The part of it that goes again when newer ones of the kind have been published: see Inventory.land."""
-    match kind:
-        case CheckpointKind.ENDPOINT:
-            return policy.landed
-        case CheckpointKind.REPLAY:
-            return policy.retried
-        case CheckpointKind.RUNG | CheckpointKind.JUNCTION:
-            return 0.0
-        case _:
-            assert_never(kind)
+    }[kind]
 
 
 def spare_weight(policy: Policy, kind: CheckpointKind) -> float:
@@ -61,7 +48,7 @@ class Newcomer:
 
     above: nearest checkpoint above. below: nearest checkpoints below, whose losses it changes. weight: its own stored
     weight; heirs: stored weight that it would take over from `above`; spare: stored weight that counts only where
-    nothing is given up for it."""
+    nothing is given up for it. retiring: a checkpoint that loses what it had as one of the newest."""
 
     frontier: int
     above: Checkpoint | None
@@ -69,6 +56,12 @@ class Newcomer:
     weight: int
     heirs: int
     spare: int
+    retiring: Checkpoint | None = None
+
+    def mass(self, checkpoint: Checkpoint) -> int:
+        """Stored weight of a present checkpoint once the newcomer is there."""
+        handed = self.heirs if checkpoint is self.above else 0
+        return checkpoint.mass - handed - (checkpoint.landed if checkpoint is self.retiring else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +108,8 @@ def newcomer(inventory: Inventory, match: Match, frontier: int, weight: int, spa
 def choose(inventory: Inventory, new: Newcomer, now: float) -> Choice:
     """The least of: not keeping it, and every placement with at most one demotion and one drop.
 
-    More of either never pays: each costs at least nothing and one slot is all that is needed. Ties go to fewer moves.
+    More of either never pays: each costs at least nothing and one slot is all that is needed. Nothing is dropped while
+    any slot is free: what is kept there for its spare worth would be lost for nothing. Ties go to fewer moves.
     """
     unit, prices = inventory.scale.scale(), inventory.value.unit
     mass = new.weight + new.heirs
@@ -126,10 +120,10 @@ def choose(inventory: Inventory, new: Newcomer, now: float) -> Choice:
     options = [Choice(mass * height + spare, None, loss=mass * height + spare)]
     to_device = prices.image_device_read * unit
     to_host = prices.image_demote * unit + mass * gain
-    drop_host = _cheapest_drop(inventory, new, Tier.HOST)
-    drop_device = _cheapest_drop(inventory, new, Tier.DEVICE)
+    full, crowded = inventory.free_device_images <= 0, inventory.free_device_images <= 0 >= inventory.free_host_images
+    drop_host = _cheapest_drop(inventory, new, Tier.HOST) if crowded else None
+    drop_device = _cheapest_drop(inventory, new, Tier.DEVICE) if crowded else None
     demote = _cheapest_demotion(inventory, gain)
-    full = inventory.free_device_images <= 0
     if not full:
         options.append(Choice(to_device, Tier.DEVICE))
     host_room = (0, None) if inventory.free_host_images > 0 else drop_host
@@ -141,7 +135,7 @@ def choose(inventory: Inventory, new: Newcomer, now: float) -> Choice:
             extra, moved = demote
             cost = to_device + prices.image_demote * unit + extra + loss
             options.append(Choice(cost, Tier.DEVICE, moved, dropped, loss + extra))
-    if drop_device is not None and full:
+    if drop_device is not None:
         loss, dropped = drop_device
         options.append(Choice(to_device + loss + spare, Tier.DEVICE, None, dropped, loss + spare))
     return min(options, key=lambda option: option.cost)
@@ -163,17 +157,16 @@ def _cheapest_drop(inventory: Inventory, new: Newcomer, tier: Tier) -> tuple[int
 
 
 def _corrections(inventory: Inventory, new: Newcomer, tier: Tier) -> dict[int, tuple[Checkpoint, int]]:
-    """Losses that the newcomer changes: of the one above, which hands over heirs, and of those right below."""
+    """Losses that the newcomer changes: of the one above, which hands over heirs, of those right below, and of the one
+    that it pushes out of the newest."""
     value = inventory.value
+    below = {checkpoint.id for checkpoint in new.below}
     found: dict[int, tuple[Checkpoint, int]] = {}
-    if new.above is not None and new.above.tier is tier:
-        node = new.above.node
-        left = new.above.mass - new.heirs
-        found[new.above.id] = (new.above, left * (value.worth(node.frontier, tier) - value.below(node)))
-    for checkpoint in new.below:
-        if checkpoint.tier is tier:
-            height = value.worth(checkpoint.node.frontier, tier) - value.potential(new.frontier)
-            found[checkpoint.id] = (checkpoint, checkpoint.mass * height)
+    for checkpoint in (new.above, new.retiring, *new.below):
+        if checkpoint is not None and checkpoint.tier is tier:
+            node = checkpoint.node
+            base = value.potential(new.frontier) if checkpoint.id in below else value.below(node)
+            found[checkpoint.id] = (checkpoint, new.mass(checkpoint) * (value.worth(node.frontier, tier) - base))
     return found
 
 
@@ -198,7 +191,8 @@ def publish_plan(
         match = inventory.known(sequence.salt, tokens)
     weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier)))
     spare = inventory.scale.stored(spare_weight(inventory.policy, kind))
-    choice = choose(inventory, newcomer(inventory, match, frontier, weight, spare), now)
+    new = replace(newcomer(inventory, match, frontier, weight, spare), retiring=inventory.retiring(kind))
+    choice = choose(inventory, new, now)
     moves, evicted = _moves(inventory, choice, now)
     moved = inventory.scale.ns(choice.cost - choice.loss)
     return PublishPlan(

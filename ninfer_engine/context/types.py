@@ -99,8 +99,6 @@ class Policy:
     that was just answered is the likeliest to go on, and a small conversation must not lose its end to large ones that
     nobody has asked for lately before its client had the time to answer.
 
-    retried: the same for the frontier just before a reply, which the same request sent again would resume from.
-
     replay, junction: what publishing one is worth before anyone has asked for it. rung: so small that a rung nobody has
     asked for yields to everything else. replay_spare, rung_spare: what they are worth where they find a free slot, so
     that nothing is given up for them.
@@ -117,9 +115,8 @@ class Policy:
     template: float = 8.0
     continued: float = 0.25
     resumed: float = 2.0
-    landed: float = 64.0
-    retried: float = 8.0
-    replay: float = 0.02
+    landed: float = 256.0
+    replay: float = 0.12
     replay_spare: float = 1.0
     junction: float = 0.5
     rung: float = 0.0001

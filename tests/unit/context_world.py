@@ -366,7 +366,10 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
     best = mass * height + spare
     pool = [c for c in (*[c for c, _ in everyone], *foreign) if not c.image_pins]
     for tier in Tier:
-        for drops in (combo for n in range(len(pool) + 1) for combo in combinations(pool, n)):
+        free = inventory.capacities.device_state_extra - inventory.device_images > 0
+        free = free or inventory.capacities.host_state_slots - inventory.host_images > 0
+        most = 0 if free else len(pool)  # nothing is dropped while any slot is free
+        for drops in (combo for n in range(most + 1) for combo in combinations(pool, n)):
             for demotes in _demotions(pool, drops):
                 device = (
                     inventory.device_images
@@ -384,7 +387,8 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
                 )
                 cost += spare if drops else 0
                 cost += sum(prices.image_demote * unit + d.mass * gain for d in demotes)
-                cost += _newcomer_loss(cache, drops, plan.frontier, mass, heirs, above, everyone, tokens, gain)
+                cost += _newcomer_loss(cache, drops, plan.frontier, mass, heirs, above, everyone, tokens, gain,
+                                       inventory.retiring(plan.kind))
                 best = min(best, cost)
     return best
 
@@ -394,13 +398,13 @@ def _demotions(pool: list[Checkpoint], drops: tuple[Checkpoint, ...]) -> list[tu
     return [combo for n in range(len(left) + 1) for combo in combinations(left, n)]
 
 
-def _newcomer_loss(cache, drops, frontier, mass, heirs, above, everyone, tokens, gain) -> int:  # type: ignore[no-untyped-def]
+def _newcomer_loss(cache, drops, frontier, mass, heirs, above, everyone, tokens, gain, retiring) -> int:  # type: ignore[no-untyped-def]
     """Loss of drops while the newcomer is there: it catches those below it and has taken `heirs` from the one above."""
     gone = {d.id for d in drops}
     total = 0
     content = {c.id: t for c, t in everyone}
     for drop in drops:
-        weight = drop.mass - (heirs if drop is above else 0)
+        weight = drop.mass - (heirs if drop is above else 0) - (drop.landed if drop is retiring else 0)
         upper = list(drop.node.ancestors())[1:]
         heights = [0, *(s.frontier for s in upper if s.checkpoint is not None and s.checkpoint.id not in gone)]
         mine = content.get(drop.id)
