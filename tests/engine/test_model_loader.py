@@ -42,7 +42,7 @@ def edit_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], No
         ({"hidden_size": "256"}, "hidden_size must be an integer of at least 1, but is '256'"),
         ({"num_hidden_layers": 5}, "layer_types must be a list of 5 entries"),
         ({"layer_types": ["linear_attention", "sliding", "full_attention", "full_attention"]}, "layer_types must be"),
-        ({"num_attention_heads": 3}, r"num_attention_heads \(3\) must be a multiple of num_key_value_heads \(2\)"),
+        ({"num_key_value_heads": 3}, r"num_attention_heads \(4\) must be a multiple of num_key_value_heads \(3\)"),
         ({"linear_num_value_heads": 3}, "linear_num_value_heads"),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a positive number"),
         ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
@@ -52,7 +52,7 @@ def edit_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], No
         ({"rope_parameters": {"rope_theta": 1e7}}, r"rope_parameters\.partial_rotary_factor must be"),
         ({"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.02}}, "gives 1 rotated entries"),
         ({"vocab_size": 400}, "tokenizer.json has 512 tokens, but config.json says vocab_size 400"),
-        ({"intermediate_size": 700}, r"mlp\.gate_proj\.weight has shape \[768, 256\], but config\.json asks for \[700"),
+        ({"intermediate_size": 700}, r"mlp\.gate_proj\.weight has shape \[448, 192\], but config\.json asks for \[700"),
     ],
 )
 def test_a_wrong_field_of_the_config_is_named(directory: Path, change: dict[str, Any], message: str) -> None:
@@ -78,12 +78,12 @@ def test_a_surplus_tensor_is_named_but_prediction_heads_are_passed_over(director
 
 def test_a_tensor_of_another_shape_is_named(directory: Path) -> None:
     edit_tensors(directory, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(9)}))
-    with pytest.raises(ModelError, match=r"model\.norm\.weight has shape \[9\], but config\.json asks for \[256\]"):
+    with pytest.raises(ModelError, match=r"model\.norm\.weight has shape \[9\], but config\.json asks for \[192\]"):
         load_model(directory)
 
 
 def test_a_tensor_in_two_files_is_named(directory: Path) -> None:
-    save_file({"model.norm.weight": torch.zeros(256)}, directory / "other.safetensors")
+    save_file({"model.norm.weight": torch.zeros(192)}, directory / "other.safetensors")
     with pytest.raises(ModelError, match=r"model\.norm\.weight is in more than one file"):
         load_model(directory)
 

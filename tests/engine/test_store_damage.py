@@ -329,7 +329,7 @@ def test_flips_in_the_files_own_pages_never_end_the_process(stored: tuple[Path, 
 
 def test_a_read_only_store_is_read_and_refuses_saves(stored: tuple[Path, SavedSession]) -> None:
     directory, saved = stored
-    for parent in [directory, *directory.parents][:4]:
+    for parent in [directory, *directory.parents][:5]:
         parent.chmod(parent.stat().st_mode | 0o055)
     for path in (directory, directory / "lmdb"):
         path.chmod(0o555)
