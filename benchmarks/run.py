@@ -12,7 +12,7 @@ BENCHMARKS = {
     "planner": ("benchmarks.planner_bench", []),
     "simulate": ("benchmarks.simulate_bench", []),
     "store": ("benchmarks.store_bench", []),
-    "receipts": ("benchmarks.receipts_bench", ["2000", "runs/bench-receipts"]),
+    "receipts": ("benchmarks.receipts_bench", ["100000"]),
 }
 
 
