@@ -7,7 +7,7 @@ so the template's expectation is taken back too.
 """
 
 from ninfer_engine.context.inventory import Inventory
-from ninfer_engine.context.publishing import held_weight
+from ninfer_engine.context.publishing import held_weight, landed_weight
 from ninfer_engine.context.sequences import Sequence
 from ninfer_engine.context.tree import Checkpoint
 from ninfer_engine.context.types import CheckpointKind, PlanRequest, PublishPlan
@@ -37,21 +37,24 @@ def _forget_retry(inventory: Inventory, checkpoint: Checkpoint) -> None:
     if checkpoint.kind is not CheckpointKind.ENDPOINT or above is None or above.checkpoint is None:
         return
     if above.checkpoint.kind is CheckpointKind.REPLAY and not above.checkpoint.forks:
+        inventory.settle_landing(above.checkpoint)
         inventory.add_weight(above.checkpoint, own=-above.checkpoint.weight)
 
 
 def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> int:
     """Stored weight that publishing at the plan's frontier is evidence of."""
-    return inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier)))
+    fresh = sequence.fresh(plan.frontier)
+    return inventory.scale.stored(held_weight(inventory.policy, plan.kind, fresh, plan.frontier))
 
 
 def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
     """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
     inventory.note_session(checkpoint, sequence.session)
+    landed = inventory.scale.stored(landed_weight(inventory.policy, plan.kind, plan.frontier))
     if plan.kind is CheckpointKind.ENDPOINT:
-        landed = inventory.scale.stored(inventory.policy.landed)
         checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
         checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited - landed
+    if landed:
         inventory.land(checkpoint, landed)
 
 

@@ -1,6 +1,6 @@
 """The state of the brain, and the few ways it changes. No decisions here."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ class Inventory:
         self.misses: dict[MissKind, int] = {}
         self._tombstones: OrderedDict[int, Node] = OrderedDict()
         self.pinned: dict[int, Node] = {}
-        self._landings: deque[CheckpointId] = deque()
+        self._landings: dict[CheckpointKind, deque[CheckpointId]] = defaultdict(deque)
         self._next_checkpoint = 1
 
     # --- room ---
@@ -128,22 +128,24 @@ class Inventory:
         return shift
 
     def land(self, checkpoint: Checkpoint, weight: int) -> None:
-        """A reply ended at `checkpoint`; `weight` of what it holds goes again when as many newer ones have ended as
-        sequences run at once."""
+        """`checkpoint` was just published; `weight` of what it holds goes again when as many newer ones of its kind
+        have been published as sequences run at once."""
         self.settle_landing(checkpoint)
         checkpoint.landed = weight
-        self._landings.append(checkpoint.id)
-        while len(self._landings) > self.capacities.max_concurrency:
-            oldest = self.checkpoints.get(self._landings.popleft())
-            if oldest is not None and oldest.id not in self._landings:
+        newest = self._landings[checkpoint.kind]
+        newest.append(checkpoint.id)
+        while len(newest) > self.capacities.max_concurrency:
+            oldest = self.checkpoints.get(newest.popleft())
+            if oldest is not None and oldest.id not in newest:
                 self.settle_landing(oldest)
 
     def retiring(self, kind: CheckpointKind) -> Checkpoint | None:
         """Which checkpoint `land` will take back from when one more of `kind` is published; None: none."""
-        if kind is not CheckpointKind.ENDPOINT or len(self._landings) < self.capacities.max_concurrency:
+        newest = self._landings[kind]
+        if len(newest) < self.capacities.max_concurrency:
             return None
-        oldest = self._landings[0]
-        return None if oldest in list(self._landings)[1:] else self.checkpoints.get(oldest)
+        oldest = newest[0]
+        return None if oldest in list(newest)[1:] else self.checkpoints.get(oldest)
 
     def settle_landing(self, checkpoint: Checkpoint) -> None:
         """Take back what `land` added."""

@@ -18,15 +18,28 @@ from ninfer_engine.context.types import (
 )
 
 
-def held_weight(policy: Policy, kind: CheckpointKind, fresh: float) -> float:
+def landed_weight(policy: Policy, kind: CheckpointKind, frontier: int) -> float:
+    """What a checkpoint holds on top while it is one of the newest of its kind: see Inventory.land."""
+    match kind:
+        case CheckpointKind.ENDPOINT:
+            return policy.landed
+        case CheckpointKind.REPLAY:
+            return policy.retry_tokens / frontier
+        case CheckpointKind.RUNG | CheckpointKind.JUNCTION:
+            return 0.0
+        case _:
+            assert_never(kind)
+
+
+def held_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: int) -> float:
     """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
     of its tokens that no checkpoint covered when its request began."""
     return {
-        CheckpointKind.ENDPOINT: policy.stored + policy.landed + policy.template * fresh**4,
+        CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh**4,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
-    }[kind]
+    }[kind] + landed_weight(policy, kind, frontier)
 
 
 def spare_weight(policy: Policy, kind: CheckpointKind) -> float:
@@ -189,7 +202,7 @@ def publish_plan(
         return PublishPlan(sequence_id, frontier, kind, inventory.version, now, None, existing=match.node.checkpoint.id)
     if match is None:
         match = inventory.known(sequence.salt, tokens)
-    weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier)))
+    weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier), frontier))
     spare = inventory.scale.stored(spare_weight(inventory.policy, kind))
     new = replace(newcomer(inventory, match, frontier, weight, spare), retiring=inventory.retiring(kind))
     choice = choose(inventory, new, now)

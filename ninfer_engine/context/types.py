@@ -99,6 +99,10 @@ class Policy:
     that was just answered is the likeliest to go on, and a small conversation must not lose its end to large ones that
     nobody has asked for lately before its client had the time to answer.
 
+    retry_tokens: the same for the frontier just before a reply, in tokens whose computing it is worth: enough to
+    outlast the ends of side branches while a client may ask again, and never enough to outrank the end of its own
+    reply.
+
     replay, junction: what publishing one is worth before anyone has asked for it. rung: so small that a rung nobody has
     asked for yields to everything else. replay_spare, rung_spare: what they are worth where they find a free slot, so
     that nothing is given up for them.
@@ -116,7 +120,8 @@ class Policy:
     continued: float = 0.25
     resumed: float = 2.0
     landed: float = 256.0
-    replay: float = 0.12
+    retry_tokens: int = 256
+    replay: float = 0.002
     replay_spare: float = 1.0
     junction: float = 0.5
     rung: float = 0.0001
