@@ -372,6 +372,8 @@ class ContextCache:
     def _carry(self, moves: tuple[Move, ...], touched: tuple[int, ...] = ()) -> None:
         """Bookkeeping of tier moves; drops follow from the evictions."""
         inventory = self._inventory
+        down: list[PageId] = []
+        up: list[PageId] = []
         for move in moves:
             match move:
                 case DemoteImage(image):
@@ -379,19 +381,19 @@ class ContextCache:
                 case PromoteImage(image):
                     inventory.set_image_tier(inventory.by_image[image], Tier.DEVICE)
                 case DemotePages(pages):
-                    inventory.move_pages(pages, Tier.HOST, touched)
+                    down += pages
                 case PromotePages(pages):
-                    inventory.move_pages(pages, Tier.DEVICE, touched)
+                    up += pages
                 case DropImage() | DropPages():
                     pass
                 case _:
                     assert_never(move)
+        inventory.move_pages(down, Tier.HOST, touched)
+        inventory.move_pages(up, Tier.DEVICE, touched)
 
     def _image_read(self, sequence: Sequence) -> None:
         if sequence.reading is not None:
             sequence.reading.image_pins -= 1
-            self._inventory.tree.changed[sequence.reading.node.id] = sequence.reading.node
-            self._inventory.index.refresh()
             sequence.reading = None
 
     def _meet(self, sequence: Sequence, plan: PublishPlan) -> CheckpointId | None:

@@ -42,7 +42,7 @@ class Inventory:
         self.capacities, self.policy = capacities, policy
         self.value = Valuation(costs, capacities)
         self.tree = Tree()
-        self.index = Index(self.tree, self.value)
+        self._index = Index(self.tree, self.value)
         self.scale = WeightScale(
             policy.half_life or max(16, (capacities.device_state_extra + capacities.host_state_slots) // 3)
         )
@@ -236,8 +236,9 @@ class Inventory:
     def move_pages(self, pages: Iterable[PageId], tier: Tier, touched: Iterable[int]) -> None:
         """Pages moved; `touched` are the nodes that own them."""
         moved = set(pages)
-        for node_id in touched:
-            node = self.index.nodes.get(node_id)
+        nodes = self.index.nodes if moved else {}
+        for node_id in touched if moved else ():
+            node = nodes.get(node_id)
             mine = [page for page in node.pages[node.joined :] if page in moved] if node is not None else []
             if node is not None and mine:
                 self.tree.set_tier(node, mine, tier)
@@ -342,21 +343,26 @@ class Inventory:
         """A running sequence stands on `node`: nothing on its path moves."""
         node.pins += 1
         self.pinned[node.id] = node
-        self.tree.add(node, pins=1)
+        self.tree.pin(node, 1)
 
     def unpin(self, node: Node) -> list[PageId]:
         """The opposite; returns pages that nobody refers to now."""
         node.pins -= 1
         if not node.pins:
             del self.pinned[node.id]
-        self.tree.add(node, pins=-1)
+        self.tree.pin(node, -1)
         return self.tree.prune(node)
+
+    @property
+    def index(self) -> Index:
+        """Sorted views of the present state; they follow when they are asked for."""
+        self._index.refresh()
+        return self._index
 
     # --- the end of a change ---
 
     def settle(self) -> None:
-        """Every change ends here: indices follow, older plans become stale."""
-        self.index.refresh()
+        """Every change ends here: older plans become stale."""
         self.version += 1
 
     @staticmethod

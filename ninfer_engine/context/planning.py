@@ -36,7 +36,7 @@ def plan_request(inventory: Inventory, request: PlanRequest, parent: TokenString
             evaluated += 1
             break
         limit = None if best is None else best[0] - now_ns * unit
-        room = _room(inventory, candidate, request, unit, limit)
+        room = room_for(inventory, candidate, request, unit, limit)
         evaluated += 1 + (room.evaluated if room else 0)
         if room is not None:
             best = (now_ns * unit + room.cost, candidate, room, now_ns)
@@ -72,9 +72,10 @@ def hosted_pages(inventory: Inventory, node: Node) -> list[PageId]:
     return [page for page in (full if tail is None else (*full, tail)) if page in on_host]
 
 
-def _room(
+def room_for(
     inventory: Inventory, candidate: Checkpoint | None, request: PlanRequest, unit: int, limit: int | None
 ) -> Room | None:
+    """Room for a request that resumes at a candidate; None: there is none that costs less than `limit`."""
     node = candidate.node if candidate else None
     need = fresh_pages(node.frontier if node else 0, request) - inventory.free_device_pages
     coming = len(hosted_pages(inventory, node)) if node is not None else 0
@@ -138,7 +139,7 @@ def _assemble(
         evicted=evicted,
         demoted_pages=len(room.demoted),
         predicted_now_ns=now_ns + room.now_ns,
-        predicted_future_loss_ns=max(0, inventory.scale.ns(room.cost) - room.now_ns),
+        predicted_future_loss_ns=inventory.scale.ns(room.loss),
         candidates=candidates,
         evaluated=evaluated,
         miss=miss,

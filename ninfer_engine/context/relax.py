@@ -2,7 +2,8 @@
 
 Giving up subtrees is a covering knapsack whose items nest. Its relaxation is solved by taking, again and again, the
 piece of least price a page, where a piece is a subtree less what was taken inside it (the ratio decomposition of a
-forest). A piece larger than the need counts as the need only: it is a cover by itself, and a fraction of it is not.
+forest). A piece larger than the need and what may be spared counts as that only: it is a cover by itself, and a
+fraction of it is not.
 
 Pages on host do not free the device, but each lets one more device page be demoted, for the demotion's price on top.
 """
@@ -26,13 +27,15 @@ class Relaxed:
     price: int
 
 
-def relax(items: Iterable[tuple[int, Item]], need: int, host_room: int, demotion: int) -> Relaxed | None:
+def relax(
+    items: Iterable[tuple[int, Item]], need: int, host_room: int, demotion: int, spare: int
+) -> Relaxed | None:
     """Bound for freeing `need` device pages; None: it cannot be done.
 
     items: subtrees by rising key (see Index.items). host_room: pages that may be demoted without giving up host pages.
-    demotion: price of demoting one page.
+    demotion: price of demoting one page. spare: pages beyond the need that still count.
     """
-    forest = _Forest(need, demotion)
+    forest = _Forest(need, demotion, need + spare)
     heap: list[tuple[int, int, Item]] = []
     stream = iter(items)
     upcoming = next(stream, None)
@@ -61,8 +64,8 @@ def relax(items: Iterable[tuple[int, Item]], need: int, host_room: int, demotion
 class _Forest:
     """Running totals. *_inside: by node id, sums over what was taken at or below."""
 
-    def __init__(self, need: int, demotion: int) -> None:
-        self._need, self._demotion = need, demotion
+    def __init__(self, need: int, demotion: int, most: int) -> None:
+        self._most, self._demotion = most, demotion
         self.left, self.value, self.price = need, 0, 0
         self.taken: list[Item] = []
         self.broken: Item | None = None
@@ -96,7 +99,7 @@ class _Forest:
             self._loss_inside[step.id] = self._loss_inside.get(step.id, 0) + loss
             self._device_inside[step.id] = self._device_inside.get(step.id, 0) + device
             self._host_inside[step.id] = self._host_inside.get(step.id, 0) + host
-        return host if pages == min(device, self._need) else 0
+        return host if pages == min(device, self._most) else 0
 
     def demote(self, pages: int) -> None:
         """Use room on the host."""
@@ -116,10 +119,10 @@ class _Forest:
         loss = item.loss - self._loss_inside.get(node.id, 0)
         inside_device, inside_host = self._device_inside.get(node.id, 0), self._host_inside.get(node.id, 0)
         device, host = item.device - inside_device, item.host - inside_host
-        narrow = min(item.device, self._need) - inside_device
+        narrow = min(item.device, self._most) - inside_device
         if narrow > 0 and loss <= narrow * self._demotion:
             return loss, narrow, loss, device, host
-        wide = min(item.device + item.host, self._need) - inside_device - inside_host
+        wide = min(item.device + item.host, self._most) - inside_device - inside_host
         if wide <= 0:
             return None
         return loss + self._demotion * max(0, wide - max(0, narrow)), wide, loss, device, host

@@ -2,9 +2,9 @@
 
 What may be done: give up everything at and below a node (a checkpoint that others stand on is never given up for its
 one tail page), and demote single pages while the host has room, which giving up subtrees with pages on host extends. A
-demoted page is priced at its way down and its way back. Within that the answer is exact: the relaxation (relax.py)
-bounds it from below, its rounding gives an incumbent, and where the two differ the core (core.py) is searched through.
-Nothing ends by a clock or a count.
+demoted page is priced at its way down and its way back, and a few pages beyond the need at what they cost (core.py).
+Within that the answer is exact: the relaxation (relax.py) bounds it from below, its rounding gives an incumbent, and
+where the two differ the core (core.py) is searched through. Nothing ends by a clock or a count.
 """
 
 from collections.abc import Iterator
@@ -21,15 +21,19 @@ from ninfer_engine.context.types import PageId
 @dataclass(frozen=True, slots=True)
 class Room:
     """A way to free pages. victims: checkpoints to give up, deepest first; demoted: pages that move to host, of the
-    nodes `touched`. cost: stored units, the transfers included; now_ns: the way down alone. evaluated: subtrees looked
-    at.
+    nodes `touched`. cost: what was minimised, stored units, the transfers included and spare pages taken off; loss: of
+    the victims and the way back of the demoted. now_ns: the way down alone. price, host_price: of a page on either
+    tier. evaluated: subtrees looked at.
     """
 
     victims: tuple[Checkpoint, ...] = ()
     demoted: tuple[PageId, ...] = ()
     touched: tuple[int, ...] = ()
     cost: int = 0
+    loss: int = 0
     now_ns: int = 0
+    price: int = 0
+    host_price: int = 0
     evaluated: int = 0
 
 
@@ -56,8 +60,9 @@ class _Search:
         self._inventory, self._need, self._host_room = inventory, need, host_room
         self._path = frozenset(step.id for node in keep for step in node.ancestors())
         self._keep = keep
+        self._spare = inventory.policy.spare_pages
         prices = inventory.value.unit
-        self._down = prices.page_demote
+        self._down, self._back = prices.page_demote, unit * prices.page_read
         self._demotion = unit * (prices.page_demote + prices.page_read)
         self._evaluated = 0
 
@@ -72,17 +77,17 @@ class _Search:
     def best(self, limit: int | None) -> Room | None:
         """The optimum, if it costs less than `limit`."""
         room = self._host_room
-        relaxed = relax(self._items(), self._need, room, self._demotion)
+        relaxed = relax(self._items(), self._need, room, self._demotion, self._spare)
         if relaxed is None or (limit is not None and relaxed.bound >= limit):
             return None
-        problem = Problem(self._need, room, self._demotion, relaxed.price)
+        problem = Problem(self._need, room, self._demotion, relaxed.price, self._spare)
         cost, chosen = self._rounded(problem, relaxed)
         ceiling = cost if limit is None else min(cost, limit)
         if relaxed.bound < ceiling:
             better = self._searched(problem, relaxed.bound, ceiling)
             if better is not None:
                 cost, chosen = better
-        return None if limit is not None and cost >= limit else self._room(chosen, cost)
+        return None if limit is not None and cost >= limit else self._room(problem, chosen, cost)
 
     def _rounded(self, problem: Problem, relaxed: Relaxed) -> tuple[int, list[Item]]:
         """The best of a few whole choices near the relaxed one. Taking all that it touches is always enough."""
@@ -108,7 +113,8 @@ class _Search:
             if missing <= 0:
                 break
             if (
-                item.node.id not in around
+                not item.node.pins_below
+                and item.node.id not in around
                 and item.node.id not in self._path
                 and not (any(step.id in gone for step in item.node.ancestors()))
             ):
@@ -131,12 +137,12 @@ class _Search:
             step *= 2
 
     def _within(self, problem: Problem, gap: int) -> Iterator[Item]:
-        for item in self._inventory.index.items_within(self._need, problem.price, gap):
-            if item.node.id not in self._path and problem.reduced(item) < gap:
+        for item in self._inventory.index.items_within(self._need + self._spare, problem.price, gap):
+            if not item.node.pins_below and item.node.id not in self._path and problem.reduced(item) < gap:
                 self._evaluated += 1
                 yield item
 
-    def _room(self, chosen: list[Item], cost: int) -> Room:
+    def _room(self, problem: Problem, chosen: list[Item], cost: int) -> Room:
         victims = [node.checkpoint for item in chosen for node in item.node.subtree() if node.checkpoint is not None]
         victims.sort(key=lambda c: (-c.node.frontier, c.id))
         missing = self._need - sum(item.device for item in chosen)
@@ -149,19 +155,30 @@ class _Search:
             missing -= len(pages)
             if not missing:
                 break
-        return Room(tuple(victims), tuple(demoted), tuple(touched), cost, len(demoted) * self._down, self._evaluated)
+        return Room(
+            tuple(victims),
+            tuple(demoted),
+            tuple(touched),
+            cost,
+            sum(item.loss for item in chosen) + len(demoted) * self._back,
+            len(demoted) * self._down,
+            problem.price,
+            problem.host_price,
+            self._evaluated,
+        )
 
     def _sources(self, chosen: list[Item]) -> Iterator[Node]:
         """Nodes whose pages may be demoted, those least asked for first."""
         gone = {item.node.id for item in chosen}
-        for _, node_id in self._inventory.index.demotable:
+        for _, node_id in self._inventory.index.on_device:
             node = self._inventory.index.nodes[node_id]
-            if node_id not in self._path and not any(step.id in gone for step in node.ancestors()):
+            kept = node.pins_below or node_id in self._path
+            if not kept and not any(step.id in gone for step in node.ancestors()):
                 yield node
 
     def _items(self) -> Iterator[tuple[int, Item]]:
-        """Subtrees that hold no kept node."""
-        for key, item in self._inventory.index.items(self._need):
-            if item.node.id not in self._path:
+        """Subtrees that hold no kept node and nothing that a running sequence stands on."""
+        for key, item in self._inventory.index.items(self._need + self._spare):
+            if not item.node.pins_below and item.node.id not in self._path:
                 self._evaluated += 1
                 yield key, item

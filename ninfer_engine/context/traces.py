@@ -53,6 +53,30 @@ def fan_out(
         at += gap_s
 
 
+def waves(waves: Iterable[Iterable[TraceRequest]], gap_s: float = 60.0) -> Iterator[TraceRequest]:
+    """Loads one after another, each with content, ids and sessions of its own: what a fleet does over days."""
+    begins = 0.0
+    for number, wave in enumerate(waves):
+        ends = begins
+        for request in wave:
+            ends = begins + request.at
+            yield TraceRequest(
+                f"w{number}.{request.id}",
+                ends,
+                _renamed(request.prompt, number),
+                _renamed(request.reply, number),
+                f"w{number}.{request.parent}" if request.parent is not None else None,
+                f"w{number}.{request.session}" if request.session is not None else None,
+                request.store,
+                request.salt,
+            )
+        begins = ends + gap_s
+
+
+def _renamed(tokens: TokenRuns, wave: int) -> TokenRuns:
+    return TokenRuns.of(((wave, run.content), run.start, run.stop) for run in tokens.runs)
+
+
 def _at(request: TraceRequest, at: float) -> TraceRequest:
     return TraceRequest(request.id, at, request.prompt, request.reply, request.parent, request.session, request.store)
 

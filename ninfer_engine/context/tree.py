@@ -291,12 +291,15 @@ class Tree:
 
     def _join(self, node: Node) -> None:
         """Note when the first page is also the tail page of a node above."""
-        above = node.parent
-        while above is not None and not above.pages and above.frontier % PAGE_TOKENS:
+        assert node.parent is not None  # noqa: S101
+        index = node.parent.frontier // PAGE_TOKENS
+        above: Node | None = node.parent
+        while above is not None and above.frontier % PAGE_TOKENS and above.frontier // PAGE_TOKENS == index:
+            if above.pages and above.pages[-1] == node.pages[0]:
+                self._joint.setdefault(node.pages[0], [above]).append(node)
+                node.joined = True
+                return
             above = above.parent
-        if above is not None and above.pages and above.pages[-1] == node.pages[0]:
-            self._joint.setdefault(node.pages[0], [above]).append(node)
-            node.joined = True
 
     # --- shrinking ---
 
@@ -366,14 +369,22 @@ class Tree:
 
     # --- sums ---
 
-    def add(self, node: Node, mass: int = 0, energy: int = 0, checkpoints: int = 0, pins: int = 0) -> None:
+    def add(self, node: Node, mass: int = 0, energy: int = 0, checkpoints: int = 0) -> None:
         """Add to the sums of a node and of all above it."""
-        for step in node.ancestors():
+        step: Node | None = node
+        while step is not None:
             step.mass += mass
             step.energy += energy
             step.checkpoints += checkpoints
-            step.pins_below += pins
             self.changed[step.id] = step
+            step = step.parent
+
+    def pin(self, node: Node, change: int) -> None:
+        """Count pins at and below a node, and all above it. No index depends on them."""
+        step: Node | None = node
+        while step is not None:
+            step.pins_below += change
+            step = step.parent
 
     def set_tier(self, node: Node, pages: list[PageId], tier: Tier) -> None:
         """Pages owned by `node` now lie on `tier`."""

@@ -108,6 +108,8 @@ class Policy:
     that nothing is given up for them.
 
     ladder: most rungs of one prefill, never more than two thirds of all slots. min_rung_tokens: least distance of two.
+    spare_pages: pages beyond the need that are worth their price when room is made: about what the next few forks take.
+
     prefill_chunk: rungs lie on multiples of it. tombstones: evictions that are remembered, for reasons of misses.
     miss_tokens: known tokens beyond the resume frontier that are too few to call it a miss (a reply's last token, the
     template's turn marks).
@@ -129,6 +131,7 @@ class Policy:
     ladder: int = 18
     min_rung_tokens: int = 1024
     prefill_chunk: int = 1024
+    spare_pages: int = 8
     tombstones: int = 4096
     miss_tokens: int = 64
 
@@ -272,9 +275,10 @@ class Plan:
     new_pages: fresh device pages that the runtime allocates after the moves: the copied tail, the rest of the prompt
     and the reserved reply. splits: ascending, all beyond the resume frontier; the last is the replay frontier.
     evicted: in the order that the moves give them up. predicted_now_ns: prefill and transfers of this plan;
-    predicted_future_loss_ns: expected later cost of what it gives up; total_stored: both, exact, in stored units
-    (weights.py). touched: internal node ids whose pages move. candidates: resume points on the prompt's lineage, root
-    included; evaluated: search nodes looked at. `optimal` holds for every plan: the search is exact.
+    predicted_future_loss_ns: expected later cost of what it gives up; total_stored: what was minimised, exact, in
+    stored units (weights.py): both, less the price of spare pages. touched: internal node ids whose pages move.
+    candidates: resume points on the prompt's lineage, root included; evaluated: search nodes looked at. `optimal` holds
+    for every plan: the search is exact.
     """
 
     request: PlanRequest
@@ -299,7 +303,7 @@ class Plan:
 
     @property
     def predicted_total_ns(self) -> int:
-        """What the plan minimises."""
+        """What the request costs now and later."""
         return self.predicted_now_ns + self.predicted_future_loss_ns
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ninfer_engine.context import traces
 from ninfer_engine.context.simulator import TraceRequest
 from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.text import did_you_mean
 
 TEMPLATES = (57_853, 67_681, 28_405, 79_957)
 """Tokens of the templates of the published fan-out runs."""
@@ -21,14 +22,18 @@ class Generator:
 
 
 def _fan_out(requests: int, seed: int) -> Iterator[TraceRequest]:
-    """A fleet: four templates of the published sizes for every 260 requests, their forks in any order."""
-    templates = TEMPLATES * max(1, requests // 260)
-    return traces.fan_out(templates, max(1, requests // len(templates) - 1), seed=seed)
+    """Fleets one after another: four templates of the published sizes, the forks of each in any order."""
+    forks = min(64, max(1, requests // len(TEMPLATES) - 1))
+    fleets = max(1, requests // (len(TEMPLATES) * (forks + 1)))
+    return traces.waves(traces.fan_out(TEMPLATES, forks, seed=seed + number) for number in range(fleets))
 
 
 def _agents(requests: int, seed: int) -> Iterator[TraceRequest]:
+    """64 sessions at a time."""
     turns = 16
-    return traces.agents(max(1, requests // turns), turns, seed=seed)
+    sessions = min(64, max(1, requests // turns))
+    crowds = max(1, requests // (turns * sessions))
+    return traces.waves(traces.agents(sessions, turns, seed=seed + number) for number in range(crowds))
 
 
 def _system_prompts(requests: int, seed: int) -> Iterator[TraceRequest]:
@@ -52,7 +57,8 @@ GENERATORS = {
 def generator(name: str) -> Generator:
     """A generator by name. Raises UsageError."""
     if name not in GENERATORS:
-        raise UsageError(f"no generator {name!r}", f"generators: {', '.join(GENERATORS)}")
+        raise UsageError(f"no generator {name!r}{did_you_mean(name, GENERATORS)}",
+                         f"generators: {', '.join(GENERATORS)}")
     return GENERATORS[name]
 
 

@@ -12,6 +12,7 @@ from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.schema import Profile
 from ninfer_lifecycle.simulate.shapes import KV_BYTES, ModelShapes, shapes_of
+from ninfer_lifecycle.text import did_you_mean
 
 _DEFAULT_FORKS = 4
 
@@ -58,7 +59,7 @@ def costs_of(name: str) -> CostModel:
     try:
         return from_preset(Path(name).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, PresetError) as error:
-        raise UsageError(f"no cost figures in {name}: {error}",
+        raise UsageError(f"no cost figures in {name}: {error}{did_you_mean(name, PRESETS)}",
                          f"give a presets file, or one of: {', '.join(sorted(PRESETS))}") from None
 
 

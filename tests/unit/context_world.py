@@ -8,7 +8,9 @@ from itertools import combinations
 
 from ninfer_engine.context.cache import ContextCache
 from ninfer_engine.context.costs import CostModel
+from ninfer_engine.context.planning import room_for
 from ninfer_engine.context.publishing import held_weight, spare_weight
+from ninfer_engine.context.room import Room
 from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.context.tree import Checkpoint, Node
 from ninfer_engine.context.types import (
@@ -254,7 +256,8 @@ def brute_plan(cache: ContextCache, request: PlanRequest) -> int | None:
     ]
     best: int | None = None
     for candidate in [*resumable, None]:
-        cost = _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height, mass, above)
+        room = room_for(inventory, candidate, request, unit, None)
+        cost = _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height, mass, above, room)
         if cost is not None and (best is None or cost < best):
             best = cost
     return best
@@ -264,7 +267,8 @@ def _under(lower: Node, upper: Node) -> bool:
     return any(step is upper for step in lower.ancestors())
 
 
-def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height, mass, above) -> int | None:  # type: ignore[no-untyped-def]
+def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height, mass, above, made) -> int | None:  # type: ignore[no-untyped-def]
+    """`made` gives the prices at which spare pages count; that they are the right ones is the test of relax to say."""
     inventory = cache._inventory
     prices, tree = inventory.value.unit, inventory.tree
     frontier = candidate.node.frontier if candidate else 0
@@ -313,9 +317,18 @@ def _brute_candidate(cache, request, candidate, checkpoints, unit, gain, height,
                 continue
             cost = now * unit + _loss(victims, gain, height, mass, above)
             cost += unit * (prices.page_demote + prices.page_read) * max(0, missing)
+            total = len(freed) - max(0, need - room)
+            cost -= _spare_worth(made, inventory.policy.spare_pages, total, -missing) if need > 0 else 0
             if best is None or cost < best:
                 best = cost
     return best
+
+
+def _spare_worth(made: Room | None, most: int, total: int, device: int) -> int:
+    """What pages beyond the need are worth: `total` on both tiers, `device` of them on the device."""
+    if made is None:
+        return 0
+    return made.host_price * min(most, total) + (made.price - made.host_price) * min(most, max(0, device))
 
 
 def _below(checkpoint: Checkpoint) -> list[Checkpoint]:

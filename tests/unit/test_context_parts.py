@@ -1,16 +1,21 @@
 """Token strings, costs, weights, the ladder and the core search, each against an independent statement of what
 it is."""
 
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ninfer_engine.context.core import Problem, improve
 from ninfer_engine.context.costs import HYBRID_27B_5090, PrefillSample, TransferSample, fit, from_preset
 from ninfer_engine.context.errors import PresetError
+from ninfer_engine.context.index import KEY_BITS, Item
+from ninfer_engine.context.relax import relax
 from ninfer_engine.context.splits import rungs
 from ninfer_engine.context.tokens import TokenArray, TokenRuns
+from ninfer_engine.context.tree import Node
 from ninfer_engine.context.types import Capacities, Policy
 from ninfer_engine.context.weights import WeightScale
 
@@ -131,34 +136,40 @@ def test_with_slots_to_spare_no_branch_of_a_long_prompt_is_more_than_a_sixteenth
 # --- the core search --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_the_core_search_finds_what_trying_every_choice_finds(data: st.DataObject) -> None:
-    from ninfer_engine.context.core import Problem, improve
-    from ninfer_engine.context.index import Item
-    from ninfer_engine.context.tree import Node
+def a_forest(data: st.DataObject, scale: int = 1) -> list[Item]:
+    """A few nested subtrees with drawn losses and pages."""
     root = Node(0, None, TokenRuns.of(()), 0)
-    nodes, items = [root], []
+    nodes = [root]
     for number in range(1, data.draw(st.integers(1, 8)) + 1):
-        node = Node(number, data.draw(st.sampled_from(nodes)), TokenRuns.of(()), number)
-        nodes.append(node)
-    own = {n.id: (data.draw(st.integers(0, 60)), data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3)))
+        nodes.append(Node(number, data.draw(st.sampled_from(nodes)), TokenRuns.of(()), number))
+    own = {n.id: (scale * data.draw(st.integers(0, 60)), data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3)))
            for n in nodes[1:]}
+    items = []
     for node in nodes[1:]:
         inside = [own[other.id] for other in nodes[1:] if any(step is node for step in other.ancestors())]
         loss, device, host = (sum(part) for part in zip(*inside, strict=True))
         items.append(Item(node, loss, device, host))
-    problem = Problem(data.draw(st.integers(1, 8)), data.draw(st.integers(0, 5)), data.draw(st.integers(0, 20)),
-                      data.draw(st.integers(0, 40)))
-    best: int | None = None
+    return items
+
+
+def choices(items: list[Item]) -> Iterator[tuple[Item, ...]]:
+    """Every set of subtrees of which none lies inside another."""
     for size in range(len(items) + 1):
         for choice in combinations(items, size):
             ids = {item.node.id for item in choice}
-            if any(step.id in ids for item in choice for step in item.node.ancestors() if step is not item.node):
-                continue
-            cost = problem.cost(*(sum(getattr(item, part) for item in choice) for part in ("loss", "device", "host")))
-            if cost is not None and (best is None or cost < best):
-                best = cost
+            if not any(step.id in ids for item in choice for step in item.node.ancestors() if step is not item.node):
+                yield choice
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_core_search_finds_what_trying_every_choice_finds(data: st.DataObject) -> None:
+    items = a_forest(data)
+    problem = Problem(data.draw(st.integers(1, 8)), data.draw(st.integers(0, 5)), data.draw(st.integers(0, 20)),
+                      data.draw(st.integers(0, 40)), data.draw(st.integers(0, 4)))
+    costs = [problem.cost(*(sum(getattr(item, part) for item in choice) for part in ("loss", "device", "host")))
+             for choice in choices(items)]
+    best = min((cost for cost in costs if cost is not None), default=None)
     found = improve(problem, items, 10_000)
     assert (found[0] if found is not None else None) == best
     if best is not None:
@@ -166,3 +177,32 @@ def test_the_core_search_finds_what_trying_every_choice_finds(data: st.DataObjec
         near = improve(problem, items, best + 1)
         assert near is not None
         assert near[0] == best
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.integers(1, 8), st.integers(0, 5), st.integers(0, 20), st.integers(0, 4))
+def test_the_price_of_a_page_is_the_one_that_bounds_the_cost_best(
+    data: st.DataObject, need: int, room: int, demotion: int, spare: int
+) -> None:
+    """The relaxation against its dual: at any price the cheapest choice, its pages paid for, bounds every cost from
+    below; the relaxed value is the highest such bound, and the reported price reaches it."""
+    unit = 1 << 20  # prices are whole numbers: make their rounding small
+    items = [item for item in a_forest(data, unit) if item.device + item.host]
+    most, demotion = need + spare, demotion * unit
+    keyed = sorted((((item.loss << KEY_BITS) // min(item.device + item.host, most), item.node.id, item)
+                    for item in items), key=lambda entry: entry[:2])
+    relaxed = relax([(key, item) for key, _, item in keyed], need, room, demotion, spare)
+    enough = any(sum(i.device for i in c) >= need or sum(i.device + i.host for i in c) + room >= need
+                 for c in choices(items))
+    assert (relaxed is not None) == enough
+    if relaxed is None:
+        return
+
+    def bound(price: int) -> int:
+        problem = Problem(need, room, demotion, price, spare)
+        return problem.base + min(sum(problem.reduced(item) for item in choice) for choice in choices(items))
+
+    rounding = 64 * most
+    assert relaxed.bound - rounding <= bound(relaxed.price) <= relaxed.bound + rounding
+    steps = {0, demotion, *(item.loss // pages for item in items for pages in range(1, most + 1)), 60 * 8 * unit}
+    assert max(map(bound, steps)) <= relaxed.bound + rounding

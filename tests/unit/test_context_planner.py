@@ -79,9 +79,9 @@ def publish(
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(CAPACITIES, histories(), st.sampled_from([0.02, 0.5]), st.sampled_from([1, 3, 64]))
-def test_every_plan_is_as_good_as_the_best_of_all_possible_plans(caps, history, replay, half_life):  # type: ignore[no-untyped-def]
-    world = World(caps, Policy(replay=replay, half_life=half_life, min_rung_tokens=128))
+@given(CAPACITIES, histories(), st.sampled_from([0.02, 0.5]), st.sampled_from([1, 3, 64]), st.sampled_from([0, 1, 8]))
+def test_every_plan_is_as_good_as_the_best_of_all_possible_plans(caps, history, replay, half_life, spare):  # type: ignore[no-untyped-def]
+    world = World(caps, Policy(replay=replay, half_life=half_life, min_rung_tokens=128, spare_pages=spare))
     play(world, history, check=True)
 
 

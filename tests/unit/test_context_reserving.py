@@ -2,7 +2,7 @@
 
 import pytest
 from context_world import World, capacities
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ninfer_engine.context.errors import StalePlanError
@@ -69,6 +69,7 @@ def within_capacity(world: World, incoming: Incoming) -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@example(capacities(device=0, host=4, pages=16, host_pages=0), 130, [(260, 13, 0), (260, 12, 0)], [], False)
 @given(ROOMS, st.sampled_from([130, 260, 400]), REQUESTS, REQUESTS, st.booleans())
 def test_sequences_come_and_go_between_reserving_and_publishing(  # type: ignore[no-untyped-def]
     caps, tokens, before, during, arrives
