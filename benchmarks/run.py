@@ -8,11 +8,13 @@ import sys
 
 BENCHMARKS = {
     "forks": ("benchmarks.fork_bench", ["16384", "57853"]),
+    "together": ("benchmarks.together_bench", ["16384"]),
     "sessions": ("benchmarks.sessions_bench", []),
     "planner": ("benchmarks.planner_bench", []),
     "simulate": ("benchmarks.simulate_bench", []),
     "store": ("benchmarks.store_bench", []),
     "receipts": ("benchmarks.receipts_bench", ["100000"]),
+    "site": ("benchmarks.site_bench", ["10000"]),
 }
 
 
