@@ -13,6 +13,8 @@ BENCHMARKS = {
     "planner": ("benchmarks.planner_bench", []),
     "simulate": ("benchmarks.simulate_bench", []),
     "store": ("benchmarks.store_bench", []),
+    "overhead": ("benchmarks.overhead_bench", []),
+    "load": ("benchmarks.load_bench", []),
     "receipts": ("benchmarks.receipts_bench", ["100000"]),
     "site": ("benchmarks.site_bench", ["10000"]),
 }

@@ -1,32 +1,41 @@
-"""GitHub Actions: annotations as workflow commands, and the job summary. Untrusted text is escaped in both."""
+"""GitHub Actions: the effects. Annotations are printed as workflow commands, the summary is appended to its file."""
 
-import html
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import typer
 
+from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.reports.github import MAX_SUMMARY_BYTES, Annotation, Level, heading_and_items
 
-def annotate(level: Literal["error", "warning", "notice"], title: str, message: str, *, err: bool = False) -> None:
+
+def annotate(level: Level, title: str, message: str, *, err: bool = False) -> None:
     """Print a workflow command. Line breaks and separators are escaped: a receipt's text cannot add commands."""
-    typer.echo(f"::{level} title={_property(title)}::{_data(message)}", err=err)
+    typer.echo(Annotation(level, title, message).command(), err=err)
 
 
 def summarise(title: str, findings: Sequence[str], refusals: Sequence[str]) -> None:
-    """Append to the job summary, where the runner offers one. Effects: writes to the file in GITHUB_STEP_SUMMARY."""
+    """Append a list to the job summary, where the runner offers one. Effects: writes to GITHUB_STEP_SUMMARY's file."""
+    path = summary_file()
+    if path is not None:
+        append_summary(path, lambda budget: heading_and_items(title, (*findings, *refusals), budget))
+
+
+def summary_file() -> Path | None:
+    """The file of the job summary, where this is a step of GitHub Actions."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
-        return
-    items = [f"<li><code>{html.escape(text)}</code></li>" for text in (*findings, *refusals)]
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(f"<h3>{html.escape(title)}</h3>\n<ul>\n" + "\n".join(items) + "\n</ul>\n")
+    return Path(path) if path else None
 
 
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def append_summary(path: Path, text: Callable[[int], str]) -> None:
+    """Append what `text` makes of the bytes that are left: GitHub refuses the whole summary when it is too large.
 
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    An empty line stands between, so that what another command left open ends there. Raises UsageError.
+    """
+    try:
+        held = path.stat().st_size if path.exists() else 0
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if held else "") + text(max(0, MAX_SUMMARY_BYTES - held - 1)))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "Give a file that can be written.") from None

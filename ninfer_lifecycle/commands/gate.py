@@ -1,6 +1,5 @@
 """`ninfer gate`: may this lock file be released? 0 allowed, 1 refused, 3 when a baseline could not be compared."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ import typer
 from ninfer_engine.contract.base import sha256_hex
 from ninfer_lifecycle.commands import options
 from ninfer_lifecycle.commands.actions import annotate, summarise
-from ninfer_lifecycle.commands.output import plain
+from ninfer_lifecycle.commands.output import Json, plain, print_json
 from ninfer_lifecycle.errors import ExitCode, UsageError
 from ninfer_lifecycle.gates.verdict import Result
 from ninfer_lifecycle.receipts.baseline import BaselineComparison, compare_with_baseline
@@ -45,11 +44,14 @@ def gate(
     passphrase_file: options.PassphraseFile = None,
     decision: Annotated[Path | None, typer.Option(help="where the signed decision goes; none: beside the lock")] = None,
     show_default_policy: Annotated[bool, typer.Option("--show-default-policy", help="print it and stop")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Decide whether receipts let LOCK be released; every refusal is explained."""
     if show_default_policy:
-        typer.echo(default_policy().raw.decode(), nl=False)
+        if as_json:
+            print_json(default_policy().policy.model_dump(mode="json", by_alias=True))
+        else:
+            typer.echo(default_policy().raw.decode(), nl=False)
         return
     if lock is None:
         raise UsageError("which lock file to release is not said", "ninfer gate LOCK --receipts DIR")
@@ -139,7 +141,7 @@ def _report(
     decision = outcome.decision
     allowed = _exit_code(decision, compared) is ExitCode.PASSED
     if as_json:
-        typer.echo(json.dumps(_as_json(outcome, compared, written), indent=2))
+        print_json(_as_json(outcome, compared, written))
     else:
         for line in _lines(outcome, compared, written):
             typer.echo(plain(line))

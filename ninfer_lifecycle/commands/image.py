@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ninfer_lifecycle.commands.output import Json, print_json
 from ninfer_lifecycle.hosts.choice import open_host
 from ninfer_lifecycle.hosts.image_context import make_context, source_directory
 
@@ -27,6 +28,7 @@ def build(
     gpu: Annotated[bool, typer.Option(help="with Triton and torch's headers, for GPU hosts")] = False,
     source: Annotated[Path | None, typer.Option(help="checkout to build from; default: this tool's own")] = None,
     verbose: Annotated[bool, typer.Option(help="show every line of the build")] = False,
+    as_json: Json = False,
 ) -> None:
     """Collect wheels here, build the image without network, print its id."""
     lines: list[str] = []
@@ -41,4 +43,8 @@ def build(
         make_context(source or source_directory(), Path(context), wheels, gpu, say)
         typer.echo(f"building {tag} on {base_image}", err=True)
         arguments = {"BASE_IMAGE": base_image, "KEEP_HEADERS": "1" if gpu else "0"}
-        typer.echo(place.build_image(Path(context), tag, arguments, say))
+        image = place.build_image(Path(context), tag, arguments, say)
+    if as_json:
+        print_json({"image": image, "tag": tag})
+    else:
+        typer.echo(image)

@@ -2,11 +2,12 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ninfer_lifecycle.commands import options
+from ninfer_lifecycle.commands.output import Json, print_json
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.receipts.errors import StoreError
 from ninfer_lifecycle.receipts.keyring import Keyring, follow, parse_keyring, sign_keyring
@@ -33,6 +34,7 @@ def new(
     path: Annotated[Path, typer.Argument(help="private key file; the public key goes beside it as .pub")],
     passphrase: Annotated[bool, typer.Option("--passphrase", help="ask for a passphrase")] = False,
     passphrase_file: options.PassphraseFile = None,
+    as_json: Json = False,
 ) -> None:
     """Make an Ed25519 key pair. Never overwrites; the private key file has mode 0600 from its creation."""
     secret: bytes | None = None
@@ -44,26 +46,29 @@ def new(
     public = new_key(private, secret)
     typer.echo(f"private key {private}", err=True)
     typer.echo(f"public key  {private.with_suffix('.pub')}", err=True)
-    typer.echo(public.keyid)
+    if as_json:
+        print_json({"keyid": public.keyid, "private": str(private), "public": str(private.with_suffix(".pub"))})
+    else:
+        typer.echo(public.keyid)
 
 
 @app.command("init")
 def init(
     folder: Folder, root_key: RootKeys, add: Members = None, threshold: Thresholds = None, expires: Expires = "365d",
-    passphrase_file: options.PassphraseFile = None,
+    passphrase_file: options.PassphraseFile = None, as_json: Json = False,
 ) -> None:
     """Make version 1 of a keyring; the root keys that sign it have the root role."""
     now = options.now()
     signers = _signers(root_key, passphrase_file)
     members = [(Role.ROOT, signer.public_key) for signer in signers] + _members(add)
     keyring = first_keyring(members, _thresholds(threshold), now, now + parse_span(expires))
-    _write(folder, keyring, sign_keyring(keyring, signers))
+    _write(folder, keyring, sign_keyring(keyring, signers), as_json=as_json)
 
 
 @app.command("rotate")
 def rotate(
     folder: Folder, root_key: RootKeys, add: Members = None, remove: Leavers = None, threshold: Thresholds = None,
-    expires: Expires = "365d", passphrase_file: options.PassphraseFile = None,
+    expires: Expires = "365d", passphrase_file: options.PassphraseFile = None, as_json: Json = False,
 ) -> None:
     """Sign the next version: keys in, keys out, thresholds, a new expiry. Old and new root must both sign it."""
     now = options.now()
@@ -71,7 +76,7 @@ def rotate(
     leaving = [(role, text.lower()) for role, text in map(_assignment, remove or [])]
     change = Change(add=_members(add), remove=leaving, thresholds=_thresholds(threshold))
     keyring = rotated(current, change, now, now + parse_span(expires))
-    _write(folder, keyring, sign_keyring(keyring, _signers(root_key, passphrase_file), current))
+    _write(folder, keyring, sign_keyring(keyring, _signers(root_key, passphrase_file), current), as_json=as_json)
 
 
 @app.command("revoke")
@@ -81,7 +86,7 @@ def revoke(
     on: Annotated[str | None, typer.Option(help="what it signed for times before this goes on counting, as "
                                                 "2026-01-31T00:00:00Z; none: from now")] = None,
     compromised: Annotated[bool, typer.Option("--compromised", help="nothing it ever signed counts")] = False,
-    expires: Expires = "365d", passphrase_file: options.PassphraseFile = None,
+    expires: Expires = "365d", passphrase_file: options.PassphraseFile = None, as_json: Json = False,
 ) -> None:
     """Sign the next version with a key revoked."""
     now = options.now()
@@ -90,16 +95,20 @@ def revoke(
         raise UsageError("a compromised key has no date", "Its thief could write any; leave --on out.")
     moment = None if compromised else _moment(on, now)
     keyring = revoked(current, keyid, now, now + parse_span(expires), moment)
-    _write(folder, keyring, sign_keyring(keyring, _signers(root_key, passphrase_file), current))
+    _write(folder, keyring, sign_keyring(keyring, _signers(root_key, passphrase_file), current), as_json=as_json)
 
 
 @app.command("list")
 def list_command(
     keyring: Annotated[Path, typer.Option("--keyring", help="keyring file, or the folder of all its versions")],
     root: options.Roots = None,
+    as_json: Json = False,
 ) -> None:
     """List the newest version of a keyring: roles, thresholds, keys, revocations."""
     found = read_keyring(keyring, options.now(), [load_public_key(path) for path in root or []])
+    if as_json:
+        print_json(_document(found))
+        return
     typer.echo(f"version {found.version}, issued {found.issued_on}, expires {found.expires_on}")
     for role, entry in sorted(found.roles.items()):
         typer.echo(f"{role}: {entry.threshold} of {len(entry.keyids)} must sign")
@@ -116,15 +125,34 @@ def export(
     keyid: Annotated[str | None, typer.Option(help="key id in --keyring, 8 digits of it or more")] = None,
     keyring: Annotated[Path | None, typer.Option("--keyring", help="keyring file or folder")] = None,
     passphrase_file: options.PassphraseFile = None,
+    as_json: Json = False,
 ) -> None:
     """Print a public key as PEM, from a private key file or from a keyring."""
     if key is not None and keyid is None:
-        typer.echo(options.open_signer(key, passphrase_file).public_key.pem().decode(), nl=False)
+        _print_key(options.open_signer(key, passphrase_file).public_key, as_json=as_json)
         return
     if key is not None or keyid is None or keyring is None:
         raise UsageError("which key to export is not said", "Give a private key file, or --keyring with --keyid.")
     found = read_keyring(keyring, options.now(), [])
-    typer.echo(found.keys[find_key(found, keyid)].key.pem().decode(), nl=False)
+    _print_key(found.keys[find_key(found, keyid)].key, as_json=as_json)
+
+
+def _print_key(key: PublicKey, *, as_json: bool) -> None:
+    pem = key.pem().decode()
+    if as_json:
+        print_json({"keyid": key.keyid, "pem": pem})
+    else:
+        typer.echo(pem, nl=False)
+
+
+def _document(keyring: Keyring) -> dict[str, Any]:
+    return {
+        "version": keyring.version, "issuedOn": keyring.issued_on, "expiresOn": keyring.expires_on,
+        "roles": {role: {"threshold": entry.threshold, "keyids": list(entry.keyids)}
+                  for role, entry in sorted(keyring.roles.items())},
+        "keys": {keyid: {"revokedOn": entry.revoked_on, "compromised": bool(entry.compromised)}
+                 for keyid, entry in sorted(keyring.keys.items())},
+    }
 
 
 def _state(keyring: Keyring, keyid: str) -> str:
@@ -183,11 +211,14 @@ def _moment(text: str | None, now: datetime) -> datetime:
         raise UsageError(f"{text!r} is no time", "Write it as 2026-01-31T00:00:00Z, in UTC.") from None
 
 
-def _write(folder: Path, keyring: Keyring, raw: bytes) -> None:
+def _write(folder: Path, keyring: Keyring, raw: bytes, *, as_json: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"keyring.{keyring.version}.json"
     try:
         publish(path, raw)
     except FileExistsError:
         raise StoreError(f"{path} exists", "Use ninfer key rotate to make the next version.") from None
-    typer.echo(f"{path}: version {keyring.version}, expires {keyring.expires_on}")
+    if as_json:
+        print_json({"keyring": str(path), "version": keyring.version, "expiresOn": keyring.expires_on})
+    else:
+        typer.echo(f"{path}: version {keyring.version}, expires {keyring.expires_on}")

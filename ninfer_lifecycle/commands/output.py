@@ -1,9 +1,18 @@
-"""Text from receipts and engines, made safe for a terminal and for a log that is read by machines."""
+"""What every command's output has in common: `--json`, and text made safe for a terminal and for a log."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from ninfer_lifecycle.text import plain
+
+__all__ = ["Json", "plain", "print_json"]
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON, and nothing else, on standard output")]
+"""Every command that prints has this switch. Prose and errors go to standard error, with or without it."""
 
 
-def plain(text: str) -> str:
-    """`text` on one line, without control characters, line breaks or direction marks: those stand as escapes.
-
-    A receipt's words can then add no line, no terminal sequence and no workflow command.
-    """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
+def print_json(value: Any) -> None:
+    """One JSON document on stdout. ASCII only, so that no name in it can break a terminal or a log."""
+    typer.echo(json.dumps(value, indent=2))

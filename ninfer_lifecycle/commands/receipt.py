@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from ninfer_lifecycle.commands import options
-from ninfer_lifecycle.commands.output import plain
+from ninfer_lifecycle.commands.output import Json, plain, print_json
 from ninfer_lifecycle.errors import ExitCode, UsageError
 from ninfer_lifecycle.gates.verdict import Check, Result, Verdict
 from ninfer_lifecycle.receipts.build import ChainHead
@@ -24,7 +24,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 Receipt = Annotated[Path, typer.Argument(help="*.intoto.json or *.sigstore.json", metavar="RECEIPT")]
 Lock = Annotated[Path | None, typer.Option(help="the lock file; none: the copy beside the receipt")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command("verify")
@@ -82,6 +81,7 @@ def verify_decision_command(
     keyring: options.KeyringPath = None,
     root: options.Roots = None,
     max_age: Annotated[str | None, typer.Option(help="oldest decision that will do, as 7d")] = None,
+    as_json: Json = False,
 ) -> None:
     """Verify a release decision: that a key of the release role allowed exactly this lock file."""
     if not key and keyring is None:
@@ -90,6 +90,11 @@ def verify_decision_command(
     trust = options.trust_source(key, keyring, root).load(Role.RELEASE, now)
     allowed = verify_decision(read_receipt(decision).raw, read_lock(lock), trust, now,
                               parse_span(max_age) if max_age else None)
+    if as_json:
+        print_json({"allowed": True, "lockSha256": allowed.lock_sha256, "policySha256": allowed.policy_sha256,
+                    "verifierId": allowed.verifier_id, "decidedOn": format_time(allowed.decided_on),
+                    "receipts": list(allowed.receipts), "signers": [signer.keyid for signer in allowed.signers]})
+        return
     typer.echo(f"allowed: lock {allowed.lock_sha256} by {allowed.verifier_id} on {format_time(allowed.decided_on)}, "
                f"policy {allowed.policy_sha256[:16]}, resting on {len(allowed.receipts)} receipts")
 
@@ -100,12 +105,18 @@ def index_command(
     key: options.Keys = None,
     keyring: options.KeyringPath = None,
     root: options.Roots = None,
+    as_json: Json = False,
 ) -> None:
     """Bring the folder's index.json up to date: verified receipts only, of every result and age."""
     now = options.now()
     trust = options.trust_source(key, keyring, root).load(Role.QUALIFIER, now)
     index = ReceiptIndex(folder)
     update = index.update(trust, now)
+    if as_json:
+        print_json({"index": str(index.json_path), "entries": update.entries, "verified": update.verified,
+                    "unchanged": update.unchanged, "removed": update.removed,
+                    "refused": [{"receipt": path, "reason": reason} for path, reason in update.refused]})
+        return
     typer.echo(f"{index.json_path}: {update.entries} receipts; {update.verified} looked at, {update.unchanged} "
                f"unchanged, {update.removed} gone")
     for path, reason in update.refused:

@@ -1,12 +1,12 @@
 """`ninfer simulate`: what the cache would reuse of a trace, beside other policies in the same number of bytes."""
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ninfer_lifecycle.commands.output import Json, print_json
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.simulate.generators import GENERATORS, Generated, generator
 from ninfer_lifecycle.simulate.readers import Trace, open_trace
@@ -37,9 +37,11 @@ def simulate(
     table: Annotated[bool, typer.Option("--table", help="hit shares of the generated traces and the given ones in "
                                                         "pools of several sizes, as Markdown; 1 when another policy "
                                                         "reuses more")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a trace through the cache's own policy code, without tensors."""
+    if table and as_json:
+        raise UsageError("--table is Markdown, and --json is not", "Leave one of them out; a trace alone has --json.")
     if table:
         raise typer.Exit(write_table(standard_traces(traces or (), requests)))
     trace = _chosen(traces or [], trace_format, from_log, generate, requests, seed)
@@ -47,7 +49,7 @@ def simulate(
     found = compare(trace, setting.capacities, setting.costs, time.perf_counter_ns, setting.policy,
                     **({} if baselines else {"others": ()}))
     if as_json:
-        typer.echo(json.dumps(as_document(found, setting), indent=2))
+        print_json(as_document(found, setting))
         return
     for note in setting.notes:
         typer.echo(note, err=True)

@@ -1,6 +1,5 @@
 """`ninfer size`: flags from intent, the memory that they cost on each tier, and the proof by simulation."""
 
-import json
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -8,6 +7,7 @@ import typer
 
 from ninfer_engine.context.sizing import Intent, derive
 from ninfer_engine.context.types import PAGE_TOKENS, Policy
+from ninfer_lifecycle.commands.output import Json, print_json
 from ninfer_lifecycle.errors import ExitCode, UsageError
 from ninfer_lifecycle.simulate.proof import Plan, Proof, Smaller, kv_pages, prove, what_smaller_loses
 from ninfer_lifecycle.simulate.settings import costs_of
@@ -28,7 +28,7 @@ def size(
     host_kv_mib: Annotated[int | None, typer.Option(min=0, help="host KV in MiB; none: all that is stored")] = None,
     prefill_chunk: Annotated[int, typer.Option(min=64, help="tokens of one prefill step")] = 1024,
     costs: Annotated[str, typer.Option(help="cost presets: a file or a name")] = "hybrid-27b-5090",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Derive catalog and slots for an intent; 1 when the simulation finds a fork that is not hot."""
     if kv_dtype not in KV_BYTES:
@@ -46,7 +46,7 @@ def size(
         plan = replace(plan, host_pages=(host_kv_mib << 20) // shapes.page_bytes(kv_dtype))
     proof, rows = prove(plan), tuple(what_smaller_loses(plan))
     if as_json:
-        typer.echo(json.dumps(as_document(plan, proof, rows), indent=2))
+        print_json(as_document(plan, proof, rows))
     else:
         for line in as_text(plan, proof, rows):
             typer.echo(line)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.hosts.base import Host, HostKind
 from ninfer_lifecycle.hosts.process import ProcessHost
+from ninfer_lifecycle.text import did_you_mean
 
 if TYPE_CHECKING:
     from ninfer_lifecycle.hosts.docker import DockerHost
@@ -37,4 +38,5 @@ def parse_kind(given: str | None, default: HostKind) -> HostKind:
         case "process" | "docker":
             return given
         case _:
-            raise UsageError(f"no host named {given!r}", "choose --host process or --host docker")
+            raise UsageError(f"no host named {given!r}{did_you_mean(given, ('process', 'docker'))}",
+                             "choose --host process or --host docker")

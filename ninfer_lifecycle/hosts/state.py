@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.hosts.base import RunningEngine
+from ninfer_lifecycle.text import did_you_mean
+
+STATE_FILE = "engines.json"
 
 
 class EngineRecord(BaseModel):
@@ -46,7 +49,7 @@ class EngineState:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._file = directory / "engines.json"
+        self._file = directory / STATE_FILE
 
     def all(self) -> tuple[EngineRecord, ...]:
         """Every record, by name. UsageError when the file was damaged."""
@@ -69,7 +72,8 @@ class EngineState:
                              else "start one with `ninfer up PROFILE`")
         found = next((record for record in records if record.name == name), None)
         if found is None:
-            raise UsageError(f"no engine named {name!r} is up", "`ninfer status` lists what is")
+            near = did_you_mean(name or "", [record.name for record in records])
+            raise UsageError(f"no engine named {name!r} is up{near}", "`ninfer status` lists what is")
         return found
 
     def put(self, record: EngineRecord) -> None:

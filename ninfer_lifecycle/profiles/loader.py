@@ -4,7 +4,6 @@ A child's mapping is merged into its parent's key by key, all the way down; a li
 flag back to the engine's default. Every problem of a file is reported at once, each with file, line and column.
 """
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.profiles.schema import HOST_SET_FLAGS, Profile
 from ninfer_lifecycle.profiles.yaml_source import KeyPath, Located, Position, read_mapping
+from ninfer_lifecycle.text import did_you_mean
 
 PACKAGED = Path(__file__).parent / "packaged"
 _SUFFIXES = (".yaml", ".yml")
@@ -87,8 +87,8 @@ def find_profile(name: str, path: Sequence[Path] | None = None, beside: Path | N
             if folder is not None and (folder / (name + suffix)).is_file():
                 return folder / (name + suffix)
     known = [entry.name for entry in list_profiles(path)]
-    raise UsageError(f"no profile named {name!r}{_nearest(name, known)}", "`ninfer profile list` shows every profile; "
-                     "a path to a YAML file works too")
+    raise UsageError(f"no profile named {name!r}{did_you_mean(name, known)}",
+                     "`ninfer profile list` shows every profile; a path to a YAML file works too")
 
 
 def load_profile(name: str, path: Sequence[Path] | None = None) -> LoadedProfile:
@@ -162,7 +162,8 @@ def _validate(located: Located) -> Profile:
     value = dict(located.value)
     problems = _host_set_flags(located)
     if isinstance(value.get("flags"), dict):
-        value["flags"] = {name: given for name, given in value["flags"].items() if given is not None}
+        value["flags"] = {name: given for name, given in value["flags"].items()
+                          if given is not None or name not in EngineFlags.model_fields}
     try:
         profile = Profile.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
@@ -216,7 +217,7 @@ def _written_part(loc: KeyPath, located: Located) -> KeyPath:
 
 def _unknown_key(loc: KeyPath) -> str:
     known = _known_keys(loc[:-1])
-    return f"unknown {'flag' if loc[0] == 'flags' else 'key'}{_nearest(str(loc[-1]), known)}"
+    return f"unknown {'flag' if loc[0] == 'flags' else 'key'}{did_you_mean(str(loc[-1]), known)}"
 
 
 def _known_keys(path: KeyPath) -> list[str]:
@@ -237,9 +238,3 @@ def _field_model(model: type[BaseModel], key: str) -> type[BaseModel] | None:
             candidates = (info.annotation, *get_args(info.annotation))
             return next((item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)), None)
     return None
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    lowered = {item.lower().replace("_", ""): item for item in known}
-    found = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), list(lowered), n=1, cutoff=0.6)
-    return f"; did you mean {lowered[found[0]]}?" if found else ""

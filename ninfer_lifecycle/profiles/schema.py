@@ -67,17 +67,25 @@ class ImageSection(Section):
 
 
 class HostSection(Section):
-    """Host defaults. memory and shm as 8g or 512m, cpus as 2 or 1.5, gpus: none, all, or a list of device UUIDs."""
+    """Host defaults. memory, shm and tmpfs (of /tmp) as 8g or 512m, cpus as 2 or 1.5, gpus: none, all, or a list of
+    device UUIDs. runtime: a container runtime that the daemon knows, such as nvidia. ulimits: by name, as
+    nofile: 65536; -1 is unlimited. seccomp: file with a profile in Docker's JSON form.
+    """
 
     kind: Literal["process", "docker"] = "process"
     memory: int | None = None
     cpus: Annotated[int | None, Field(description="thousandths of a CPU")] = None
     shm: int | None = None
+    tmpfs: int | None = None
     gpus: Literal["none", "all"] | tuple[str, ...] = "none"
+    runtime: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] | None = None
+    ulimits: dict[Annotated[str, Field(pattern=r"^[a-z]+$")], Annotated[int, Field(ge=-1)]] = Field(
+        default_factory=dict)
+    seccomp: str | None = None
     ready_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     stop_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
 
-    @field_validator("memory", "shm", mode="before")
+    @field_validator("memory", "shm", "tmpfs", mode="before")
     @classmethod
     def _bytes(cls, value: str | int | None) -> int | None:
         return None if value is None else parse_bytes(value)
@@ -88,12 +96,13 @@ class HostSection(Section):
         return None if value is None else parse_milli_cpus(value)
 
 
-PlanName = Literal["fanout", "quick", "release", "sibling-continue", "pressure", "multi-session", "concurrency",
-                   "equivalence", "isolation", "protocol", "leaks", "throughput", "recall", "soak", "durability"]
+PlanName = Literal["fanout", "quick", "release", "sibling-continue", "pressure", "pressure-reduced",
+                   "multi-session", "concurrency", "equivalence", "isolation", "protocol", "leaks", "throughput",
+                   "recall", "soak", "durability"]
 """The plans that `gates.plans` defines."""
 
-PartName = Literal["sibling-continue", "pressure", "multi-session", "concurrency", "equivalence", "isolation",
-                   "protocol", "leaks", "throughput", "recall", "soak", "durability"]
+PartName = Literal["sibling-continue", "pressure", "pressure-reduced", "multi-session", "concurrency", "equivalence",
+                   "isolation", "protocol", "leaks", "throughput", "recall", "soak", "durability"]
 
 
 class ProbeSection(Section):
@@ -102,14 +111,14 @@ class ProbeSection(Section):
     forks: stored siblings of each base, before and after each restart. forkInputTokens: what a fork adds to its
     template's tokens; the *Output* keys are reply lengths. repeats: rounds over all sizes in one process.
 
-    parts: what runs beside the plan's own, so that a profile composes a plan of its own. planVersion: 1 claims what
-    the first version of the plans did. baseline: another profile to compare throughput with, side by side on the same
+    parts: what runs beside the plan's own, so that a profile composes a plan of its own. planVersion: 1 or 2 claims what
+    that version of the plans did. baseline: another profile to compare throughput with, side by side on the same
     host; maxBaselineRatioPpm: how much longer this one may take. topLogprobs: compare so many at each token.
     soakSeconds: how long a soak lasts. budgetTokens, budgetSeconds: to be spent on narrowing gates.maxMissBoundPpm.
     """
 
     plan: PlanName = "fanout"
-    plan_version: Literal[1, 2] = 2
+    plan_version: Literal[1, 2, 3] = 3
     parts: tuple[PartName, ...] = ()
     baseline: str | None = None
     max_baseline_ratio_ppm: Annotated[int, Field(ge=1)] = 1_100_000

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from ninfer_engine.contract.flags import EngineFlags, option_name
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.profiles.schema import HOST_SET_FLAGS, ProbeSection, Profile
+from ninfer_lifecycle.text import did_you_mean
 
 
 def parse_engine_flags(given: Sequence[str]) -> dict[str, Any]:
@@ -21,10 +22,16 @@ def parse_engine_flags(given: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--engine-flag {text}: {option_name(snake)} is not yours to set here",
                              HOST_SET_FLAGS[snake])
         if snake not in EngineFlags.model_fields:
-            raise UsageError(f"--engine-flag {text}: the engine has no flag {name!r}",
+            raise UsageError(f"--engine-flag {text}: the engine has no flag {name!r}"
+                             f"{did_you_mean(snake, settable())}",
                              "`ninfer-engine serve --help` lists its flags; write NAME=VALUE, or NAME for a switch")
         flags[snake] = yaml.safe_load(value) if equals else True
     return flags
+
+
+def settable() -> list[str]:
+    """The flags that a command line may set, as people write them."""
+    return [option_name(name).removeprefix("--") for name in EngineFlags.model_fields if name not in HOST_SET_FLAGS]
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
