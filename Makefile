@@ -25,7 +25,7 @@ walls: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests/unit tests/engine tests/lifecycle
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests/unit tests/engine tests/lifecycle tests/reports
 
 # Real containers: needs a Docker daemon; scripts/docker_up.sh starts one where none answers.
 e2e: $(READY)
@@ -37,7 +37,7 @@ bench: $(READY)
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable '.[engine,dev]'
+	$(BIN)/pip install --quiet --editable '.[engine,dashboard,dev]'
 	touch $@
 
 clean:
