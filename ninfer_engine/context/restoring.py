@@ -100,9 +100,11 @@ def restore(
             if i in plan.accepted:
                 spare.append(images[record.image])
         elif i in plan.accepted:
-            found[i] = _enter(inventory, record, images[record.image], tiers[record.image], pages, plan)
+            found[i] = _enter(inventory, record, images[record.image], tiers[record.image], pages)
         else:
             _mourn(inventory, record, plan.now)
+    if plan.page_tier is Tier.HOST:
+        _mark_hosted(inventory, found.values(), frozenset(pages.values()))
     by_old = {records[i].checkpoint: new for i, new in found.items()}
     stored = tuple(_store(inventory, catalog, c, by_old, plan.now) for c in plan.lineage.continuations)
     unused = [page for page in pages.values() if page not in inventory.tree.references]
@@ -111,28 +113,27 @@ def restore(
 
 
 def _enter(
-    inventory: Inventory,
-    record: CheckpointRecord,
-    image: ImageId,
-    tier: Tier,
-    pages: Mapping[PageId, PageId],
-    plan: RestorePlan,
+    inventory: Inventory, record: CheckpointRecord, image: ImageId, tier: Tier, pages: Mapping[PageId, PageId]
 ) -> CheckpointId:
-    mapped = [pages.get(page, -1) for page in record.pages]
-    node = inventory.place(record.salt, record.tokens, mapped, 0)
-    if plan.page_tier is Tier.HOST:
-        loaded = set(pages.values())
-        for step in node.ancestors():
-            fresh = [
-                page for page in step.pages[step.joined :] if page in loaded and page not in inventory.tree.on_host
-            ]
-            if fresh:
-                inventory.tree.set_tier(step, fresh, Tier.HOST)
+    node = inventory.place(record.salt, record.tokens, [pages.get(page, -1) for page in record.pages], 0)
     checkpoint = inventory.attach(node, record.kind, image, tier, inventory.scale.stored(record.weight))
     checkpoint.resumes = max(checkpoint.resumes, record.resumes)
     for session in record.sessions:
         inventory.note_session(checkpoint, session)
     return checkpoint.id
+
+
+def _mark_hosted(inventory: Inventory, entered: Iterable[CheckpointId], loaded: frozenset[PageId]) -> None:
+    """Loaded pages lie on the host: the tree took them for device pages, as those of a sequence are."""
+    seen: set[int] = set()
+    for checkpoint in entered:
+        for step in inventory.checkpoints[checkpoint].node.ancestors():
+            if step.id in seen:
+                break
+            seen.add(step.id)
+            fresh = [page for page in step.pages[step.joined :] if page in loaded]
+            if fresh:
+                inventory.tree.set_tier(step, fresh, Tier.HOST)
 
 
 def _mourn(inventory: Inventory, record: CheckpointRecord, now: float) -> None:
@@ -198,17 +199,18 @@ def _present(inventory: Inventory, record: CheckpointRecord) -> Checkpoint | Non
 
 def _losses(inventory: Inventory, records: tuple[CheckpointRecord, ...], now: float) -> list[int]:
     """Stored loss of leaving each out, seen from what lies above it in the lineage."""
+    deepest_first = sorted(records, key=lambda record: -record.frontier)
     losses = []
     for record in records:
-        above = max(
+        above = next(
             (
-                r.frontier
-                for r in records
-                if r.frontier < record.frontier
-                and r.salt == record.salt
-                and record.tokens.common(0, r.tokens) == r.frontier
+                other.frontier
+                for other in deepest_first
+                if other.frontier < record.frontier
+                and other.salt == record.salt
+                and record.tokens.common(0, other.tokens) == other.frontier
             ),
-            default=0,
+            0,
         )
         gain = inventory.value.potential(record.frontier) - inventory.value.potential(above)
         losses.append(inventory.scale.stored(record.weight) * gain)
