@@ -30,7 +30,7 @@ from ninfer_engine.context.evidence import note_publication, note_resume, public
 from ninfer_engine.context.inventory import Inventory
 from ninfer_engine.context.lineage import checkpoint_record, lineage_of
 from ninfer_engine.context.planning import plan_request
-from ninfer_engine.context.publishing import publish_plan
+from ninfer_engine.context.publishing import landed_weight, publish_plan
 from ninfer_engine.context.reserving import Reservation, reserve, unpin, use_room
 from ninfer_engine.context.restoring import check_loaded, check_restore, plan_restore, restore
 from ninfer_engine.context.sequences import Sequence
@@ -221,6 +221,7 @@ class ContextCache:
             loss,
             0,
         )
+        inventory.name_end(response_id, found)
         evicted = self._catalog.add(entry, now)
         inventory.settle()
         return Stored(endpoint, anchors, evicted)
@@ -241,20 +242,20 @@ class ContextCache:
         return inventory.released(freed)
 
     def forget(self, response_id: str, now: float) -> Released:
-        """The client deleted a stored response: its entry goes, and its endpoint when nothing else stands on it."""
+        """The client deleted a stored response: its entry goes, and its endpoint when nothing else stands on it, be the
+        entry still in the catalog or not."""
         inventory = self._inventory
-        entry = self._catalog.remove(response_id)
-        endpoint = inventory.checkpoints.get(entry.endpoint) if entry and entry.endpoint is not None else None
-        if endpoint is None or endpoint.continuations or endpoint.image_pins:
-            inventory.settle()
+        self._catalog.remove(response_id)
+        endpoint = inventory.by_response.get(response_id)
+        inventory.name_end(response_id, None)
+        inventory.settle()
+        if endpoint is None or endpoint.ends:
             return Released()
-        node = endpoint.node
-        if node.checkpoints > 1 or node.pins_below:
-            inventory.settle()
+        inventory.disown(endpoint)
+        if endpoint.continuations or endpoint.node.checkpoints > 1 or endpoint.node.pins_below:
             return Released()
         image = endpoint.image
         freed = inventory.evict(endpoint, "deleted", now, 0)
-        inventory.settle()
         return inventory.released(freed, [image])
 
     # --- sessions ---
@@ -414,7 +415,8 @@ class ContextCache:
         inventory = self._inventory
         tokens = sequence.tokens.part(0, plan.frontier)
         node = inventory.tree.grow(inventory.known(sequence.salt, tokens), tokens, plan.frontier)
-        weight = publication(inventory, sequence, plan) - inventory.scale.stored(self.policy.landed)
+        landed = landed_weight(self.policy, plan.kind, sequence.fresh(plan.frontier), plan.frontier)
+        weight = publication(inventory, sequence, plan) - inventory.scale.stored(landed)
         inventory.bury(
             node,
             Tombstone(

@@ -50,7 +50,8 @@ def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> 
 def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
     """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
     inventory.note_session(checkpoint, sequence.session)
-    landed = inventory.scale.stored(landed_weight(inventory.policy, plan.kind, plan.frontier))
+    fresh = sequence.fresh(plan.frontier)
+    landed = inventory.scale.stored(landed_weight(inventory.policy, plan.kind, fresh, plan.frontier))
     if plan.kind is CheckpointKind.ENDPOINT:
         checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
         checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited - landed

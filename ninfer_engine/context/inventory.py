@@ -49,6 +49,7 @@ class Inventory:
         self.sequences: dict[str, Sequence] = {}
         self.checkpoints: dict[CheckpointId, Checkpoint] = {}
         self.by_image: dict[ImageId, Checkpoint] = {}
+        self.by_response: dict[str, Checkpoint] = {}
         self.device_images = 0
         self.host_images = 0
         self.reserved_pages = dict.fromkeys(Tier, 0)
@@ -212,6 +213,8 @@ class Inventory:
         node.checkpoint = None
         del self.checkpoints[checkpoint.id]
         del self.by_image[checkpoint.image]
+        for response_id in checkpoint.ends:
+            del self.by_response[response_id]
         if self.shared.pop(checkpoint.id, None) is not None:
             self.shared_evictions += 1
         self.tree.add(node, checkpoints=-1)
@@ -221,6 +224,20 @@ class Inventory:
         freed += self.tree.prune(node)
         self._trim_tombstones()
         return freed
+
+    def name_end(self, response_id: str, checkpoint: Checkpoint | None) -> None:
+        """A stored response ends at a checkpoint; None: at none that is there."""
+        before = self.by_response.pop(response_id, None)
+        if before is not None:
+            before.ends.discard(response_id)
+        if checkpoint is not None:
+            self.by_response[response_id] = checkpoint
+            checkpoint.ends.add(response_id)
+
+    def disown(self, checkpoint: Checkpoint) -> None:
+        """Nobody can name a checkpoint any more: it is not expected to be asked for on its own account."""
+        self.add_weight(checkpoint, own=-checkpoint.weight)
+        checkpoint.awaited = checkpoint.template = checkpoint.landed = 0
 
     def set_image_tier(self, checkpoint: Checkpoint, tier: Tier) -> None:
         """An image moved."""

@@ -18,11 +18,12 @@ from ninfer_engine.context.types import (
 )
 
 
-def landed_weight(policy: Policy, kind: CheckpointKind, frontier: int) -> float:
-    """What a checkpoint holds on top while it is one of the newest of its kind: see Inventory.land."""
+def landed_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: int) -> float:
+    """What a checkpoint holds on top while it is one of the newest of its kind: see Inventory.land. fresh: the share
+    of its tokens that no checkpoint covered when its request began."""
     match kind:
         case CheckpointKind.ENDPOINT:
-            return policy.landed
+            return max(policy.landed, policy.landed_tokens / frontier if fresh > 0.5 else 0.0)
         case CheckpointKind.REPLAY:
             return policy.retry_tokens / frontier
         case CheckpointKind.RUNG | CheckpointKind.JUNCTION:
@@ -32,14 +33,14 @@ def landed_weight(policy: Policy, kind: CheckpointKind, frontier: int) -> float:
 
 
 def held_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: int) -> float:
-    """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: the share
-    of its tokens that no checkpoint covered when its request began."""
+    """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: see
+    landed_weight."""
     return {
         CheckpointKind.ENDPOINT: policy.stored + policy.template * fresh**4,
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
-    }[kind] + landed_weight(policy, kind, frontier)
+    }[kind] + landed_weight(policy, kind, fresh, frontier)
 
 
 def spare_weight(policy: Policy, kind: CheckpointKind) -> float:

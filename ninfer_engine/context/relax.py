@@ -1,4 +1,4 @@
-"""A lower bound on the cost of freeing device pages: the fractional relaxation of choosing subtrees to give up.
+"""What a device page costs now, and which subtrees to give up at that price: the fractional relaxation of choosing.
 
 Giving up subtrees is a covering knapsack whose items nest. Its relaxation is solved by taking, again and again, the
 piece of least price a page, where a piece is a subtree less what was taken inside it (the ratio decomposition of a
@@ -18,10 +18,9 @@ from ninfer_engine.context.tree import Node
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """bound: least cost, rounded down. taken: whole subtrees, outermost ones last. broken: the subtree taken in
-    part, or None. price: what the last page costs, rounded up."""
+    """taken: whole subtrees, outermost ones last. broken: the subtree taken in part, or None. price: what the last page
+    costs, rounded up."""
 
-    bound: int
     taken: tuple[Item, ...]
     broken: Item | None
     price: int
@@ -30,7 +29,7 @@ class Relaxed:
 def relax(
     items: Iterable[tuple[int, Item]], need: int, host_room: int, demotion: int, spare: int
 ) -> Relaxed | None:
-    """Bound for freeing `need` device pages; None: it cannot be done.
+    """The relaxed way to free `need` device pages; None: it cannot be done.
 
     items: subtrees by rising key (see Index.items). host_room: pages that may be demoted without giving up host pages.
     demotion: price of demoting one page. spare: pages beyond the need that still count.
@@ -58,7 +57,7 @@ def relax(
             heappush(heap, (fresh, item.node.id, item))
         elif fresh is not None:
             host_room += forest.take(item)
-    return Relaxed(forest.value, tuple(forest.taken), forest.broken, forest.price)
+    return Relaxed(tuple(forest.taken), forest.broken, forest.price)
 
 
 class _Forest:
@@ -66,7 +65,7 @@ class _Forest:
 
     def __init__(self, need: int, demotion: int, most: int) -> None:
         self._most, self._demotion = most, demotion
-        self.left, self.value, self.price = need, 0, 0
+        self.left, self.price = need, 0
         self.taken: list[Item] = []
         self.broken: Item | None = None
         self._whole: set[int] = set()
@@ -91,7 +90,6 @@ class _Forest:
             self.taken.append(item)
         else:
             self.broken = item
-        self.value += cost * used // pages
         self.price = max(self.price, -(-cost // pages))
         self.left -= used
         self._whole.add(item.node.id)
@@ -104,7 +102,6 @@ class _Forest:
     def demote(self, pages: int) -> None:
         """Use room on the host."""
         self.left -= pages
-        self.value += pages * self._demotion
         self.price = max(self.price, self._demotion)
 
     def _piece(self, item: Item) -> tuple[int, int, int, int, int] | None:

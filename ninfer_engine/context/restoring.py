@@ -164,6 +164,7 @@ def _store(
     endpoint = by_old.get(record.endpoint) if record.endpoint is not None else None
     anchors = tuple(by_old[a] for a in record.anchors if a in by_old)
     base = max((inventory.checkpoints[a].node.frontier for a in anchors), default=0)
+    inventory.name_end(record.response_id, inventory.checkpoints.get(endpoint) if endpoint is not None else None)
     weight = inventory.scale.stored(record.weight)
     loss = weight * (inventory.value.potential(record.frontier) - inventory.value.potential(base))
     catalog.add(

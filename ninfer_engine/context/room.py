@@ -3,8 +3,9 @@
 What may be done: give up everything at and below a node (a checkpoint that others stand on is never given up for its
 one tail page), and demote single pages while the host has room, which giving up subtrees with pages on host extends. A
 demoted page is priced at its way down and its way back, and a few pages beyond the need at what they cost (core.py).
-Within that the answer is exact: the relaxation (relax.py) bounds it from below, its rounding gives an incumbent, and
-where the two differ the core (core.py) is searched through. Nothing ends by a clock or a count.
+Within that the answer is exact: the relaxation (relax.py) gives the price of a page, which bounds every choice from
+below (core.py), and its rounding an incumbent; where the two differ the core is searched through. Nothing ends by a
+clock or a count.
 """
 
 from collections.abc import Iterator
@@ -78,13 +79,14 @@ class _Search:
         """The optimum, if it costs less than `limit`."""
         room = self._host_room
         relaxed = relax(self._items(), self._need, room, self._demotion, self._spare)
-        if relaxed is None or (limit is not None and relaxed.bound >= limit):
+        if relaxed is None:
             return None
         problem = Problem(self._need, room, self._demotion, relaxed.price, self._spare)
+        bound = problem.base + least(problem, self._within(problem, 0))
         cost, chosen = self._rounded(problem, relaxed)
         ceiling = cost if limit is None else min(cost, limit)
-        if relaxed.bound < ceiling:
-            better = self._searched(problem, relaxed.bound, ceiling)
+        if bound < ceiling:
+            better = self._searched(problem, bound, ceiling)
             if better is not None:
                 cost, chosen = better
         return None if limit is not None and cost >= limit else self._room(problem, chosen, cost)
@@ -127,11 +129,10 @@ class _Search:
     def _searched(self, problem: Problem, bound: int, ceiling: int) -> tuple[int, list[Item]] | None:
         """The cheapest choice below `ceiling`. Looked for under limits that rise from the bound: the first that is
         found under any limit is the cheapest of all, and a low limit leaves little to look at."""
-        floor = problem.base + least(problem, self._within(problem, 0))
         step = max(1, (ceiling - bound) // 256)
         while True:
-            limit = min(ceiling, max(bound, floor) + step)
-            found = improve(problem, self._within(problem, limit - floor), limit)
+            limit = min(ceiling, bound + step)
+            found = improve(problem, self._within(problem, limit - bound), limit)
             if found is not None or limit == ceiling:
                 return found
             step *= 2

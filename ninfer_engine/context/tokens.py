@@ -7,7 +7,7 @@ named by (content, offset), so a 150,000-token prompt takes a few tuples and com
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self, runtime_checkable
@@ -151,21 +151,27 @@ class TokenRuns:
         return (run.content, run.stop - (self.ends[index] - position))
 
     def part(self, start: int, stop: int) -> "TokenRuns":
-        stop = min(stop, len(self))
-        if start <= 0 and stop == len(self):
+        start, stop = max(0, start), min(stop, len(self))
+        if start == 0 and stop == len(self):
             return self
-        found: list[Run] = []
-        index = bisect_right(self.ends, start)
-        position = start
-        while position < stop:
-            run, end = self.runs[index], self.ends[index]
-            here = min(end, stop)
-            found.append(Run(run.content, run.stop - (end - position), run.stop - (end - here)))
-            position, index = here, index + 1
-        return TokenRuns.of(found)
+        if start >= stop:
+            return TokenRuns((), ())
+        first, last = bisect_right(self.ends, start), bisect_left(self.ends, stop)
+        runs, ends = list(self.runs[first : last + 1]), list(self.ends[first : last + 1])
+        runs[-1] = Run(runs[-1].content, runs[-1].start, runs[-1].stop - (ends[-1] - stop))
+        runs[0] = Run(runs[0].content, self.runs[first].stop - (self.ends[first] - start), runs[0].stop)
+        ends[-1] = stop
+        return TokenRuns(tuple(runs), tuple(end - start for end in ends) if start else tuple(ends))
 
     def joined(self, other: "TokenRuns") -> "TokenRuns":
-        return TokenRuns.of((*self.runs, *other.runs))
+        if not self.runs or not other.runs:
+            return self if self.runs else other
+        upper, lower, length = self.runs[-1], other.runs[0], len(self)
+        ends = tuple(length + end for end in other.ends)
+        if upper.content == lower.content and upper.stop == lower.start:
+            seam = Run(upper.content, upper.start, lower.stop)
+            return TokenRuns((*self.runs[:-1], seam, *other.runs[1:]), (*self.ends[:-1], *ends))
+        return TokenRuns(self.runs + other.runs, self.ends + ends)
 
     def common(self, start: int, other: "TokenRuns") -> int:
         matched, limit = 0, min(len(self) - start, len(other))

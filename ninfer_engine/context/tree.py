@@ -25,7 +25,8 @@ class Checkpoint:
     """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below
     that were given up and now resume here. awaited, template: the parts of weight that a first child and a
     grandchild reduce; landed: the part that goes when newer replies end. image_pins: running sequences that have not
-    read the image yet."""
+    read the image yet. continuations: catalog entries that refer to it; ends: stored responses that end here, whether
+    the catalog still has them or not."""
 
     id: CheckpointId
     node: "Node"
@@ -42,6 +43,7 @@ class Checkpoint:
     image_pins: int = 0
     sessions: set[str] = field(default_factory=set)
     continuations: set[str] = field(default_factory=set)
+    ends: set[str] = field(default_factory=set)
 
     @property
     def forks(self) -> int:

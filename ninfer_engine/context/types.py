@@ -97,7 +97,8 @@ class Policy:
 
     landed: what the end of a reply is worth on top while it is one of the newest C, C being the concurrency: the client
     that was just answered is the likeliest to go on, and a small conversation must not lose its end to large ones that
-    nobody has asked for lately before its client had the time to answer.
+    nobody has asked for lately before its client had the time to answer. landed_tokens: of a new conversation at least
+    what computing so many tokens is worth, however short it is.
 
     retry_tokens: the same for the frontier just before a reply, in tokens whose computing it is worth: enough to
     outlast the ends of side branches while a client may ask again, and never enough to outrank the end of its own
@@ -122,6 +123,7 @@ class Policy:
     continued: float = 0.25
     resumed: float = 2.0
     landed: float = 256.0
+    landed_tokens: int = 262_144
     retry_tokens: int = 256
     replay: float = 0.002
     replay_spare: float = 1.0

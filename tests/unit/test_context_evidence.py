@@ -187,6 +187,29 @@ def test_deleting_a_response_that_nothing_stands_on_frees_it() -> None:
     assert world.cache.forget("r1", world.now) == Released()
 
 
+def test_deleting_a_response_that_the_catalog_has_dropped_frees_it_all_the_same() -> None:
+    world = World(capacities(device=2, host=4, pages=40, private=1))
+    first = world.run(list(range(100)), [7] * 9, "s")
+    world.run(list(range(200, 300)), [7] * 9, "s")
+    held = world.cache.occupancy()
+    assert held.continuations == 1
+    world.memory.release(world.cache.forget(first.request.request_id, world.now))
+    left = world.cache.occupancy()
+    assert left.checkpoints == held.checkpoints - 1
+    assert world.cache.audit() == []
+    world.consistent()
+
+
+def test_a_deleted_response_that_others_stand_on_is_expected_by_nobody() -> None:
+    world = World(capacities(device=2, host=4, pages=40, private=4))
+    base = world.run(list(range(100)), [7] * 9, "s")
+    world.run([*range(100), *[7] * 9, *range(200, 240)], [8] * 9, "s", base.request.request_id)
+    world.cache.forget(base.request.request_id, world.now)
+    weights = {record.frontier: record.weight for record in world.cache.checkpoints(world.now)}
+    assert weights[108] == 0.0
+    assert weights[157] > 0.0
+
+
 def test_a_new_template_is_held_above_the_ends_of_its_forks_and_a_conversation_is_not() -> None:
     world = World(ROOMY, Policy(min_rung_tokens=1 << 20, landed=0.0))
     world.run(TEMPLATE, [7] * 40, "s")

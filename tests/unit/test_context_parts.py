@@ -12,7 +12,7 @@ from ninfer_engine.context.core import Problem, improve
 from ninfer_engine.context.costs import HYBRID_27B_5090, PrefillSample, TransferSample, fit, from_preset
 from ninfer_engine.context.errors import PresetError
 from ninfer_engine.context.index import KEY_BITS, Item
-from ninfer_engine.context.relax import relax
+from ninfer_engine.context.relax import Relaxed, outermost, relax
 from ninfer_engine.context.splits import rungs
 from ninfer_engine.context.tokens import TokenArray, TokenRuns
 from ninfer_engine.context.tree import Node
@@ -179,30 +179,56 @@ def test_the_core_search_finds_what_trying_every_choice_finds(data: st.DataObjec
         assert near[0] == best
 
 
+UNIT = 1 << 20  # prices are whole numbers: make their rounding small
+
+
+def relaxed_of(items: list[Item], need: int, room: int, demotion: int, spare: int) -> Relaxed | None:
+    """relax() on items in the order in which the index gives them."""
+    keyed = sorted((((item.loss << KEY_BITS) // min(item.device + item.host, need + spare), item.node.id, item)
+                    for item in items), key=lambda entry: entry[:2])
+    return relax([(key, item) for key, _, item in keyed], need, room, demotion, spare)
+
+
+def bound(problem: Problem, items: list[Item]) -> int:
+    """The cheapest choice when its pages are paid for."""
+    return problem.base + min(sum(problem.reduced(item) for item in choice) for choice in choices(items))
+
+
+def cost(problem: Problem, choice: tuple[Item, ...]) -> int | None:
+    return problem.cost(*(sum(getattr(item, part) for item in choice) for part in ("loss", "device", "host")))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.integers(1, 8), st.integers(0, 5), st.integers(0, 20), st.integers(0, 4))
-def test_the_price_of_a_page_is_the_one_that_bounds_the_cost_best(
+def test_paying_for_pages_bounds_what_every_choice_costs_and_taking_what_is_touched_is_enough(
     data: st.DataObject, need: int, room: int, demotion: int, spare: int
 ) -> None:
-    """The relaxation against its dual: at any price the cheapest choice, its pages paid for, bounds every cost from
-    below; the relaxed value is the highest such bound, and the reported price reaches it."""
-    unit = 1 << 20  # prices are whole numbers: make their rounding small
-    items = [item for item in a_forest(data, unit) if item.device + item.host]
-    most, demotion = need + spare, demotion * unit
-    keyed = sorted((((item.loss << KEY_BITS) // min(item.device + item.host, most), item.node.id, item)
-                    for item in items), key=lambda entry: entry[:2])
-    relaxed = relax([(key, item) for key, _, item in keyed], need, room, demotion, spare)
-    enough = any(sum(i.device for i in c) >= need or sum(i.device + i.host for i in c) + room >= need
-                 for c in choices(items))
-    assert (relaxed is not None) == enough
+    items = [item for item in a_forest(data, UNIT) if item.device + item.host]
+    relaxed = relaxed_of(items, need, room, demotion * UNIT, spare)
+    priced = Problem(need, room, demotion * UNIT, relaxed.price if relaxed else 0, spare)
+    costs = [found for choice in choices(items) if (found := cost(priced, choice)) is not None]
+    assert (relaxed is not None) == bool(costs)
+    if relaxed is not None:
+        assert bound(priced, items) <= min(costs)
+        touched = outermost((*relaxed.taken, *([relaxed.broken] if relaxed.broken else [])))
+        assert cost(priced, tuple(touched)) is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8),
+       st.integers(1, 8), st.integers(0, 5), st.integers(0, 20), st.integers(0, 4))
+def test_the_price_of_a_page_is_the_one_that_bounds_the_cost_best(
+    own: list[tuple[int, int, int]], need: int, room: int, demotion: int, spare: int
+) -> None:
+    """The relaxation against its dual, where nothing is nested: no other price gives a higher bound."""
+    root = Node(0, None, TokenRuns.of(()), 0)
+    items = [Item(Node(number, root, TokenRuns.of(()), number), loss * UNIT, device, host)
+             for number, (loss, device, host) in enumerate(own, 1) if device + host]
+    relaxed = relaxed_of(items, need, room, demotion * UNIT, spare)
     if relaxed is None:
         return
-
-    def bound(price: int) -> int:
-        problem = Problem(need, room, demotion, price, spare)
-        return problem.base + min(sum(problem.reduced(item) for item in choice) for choice in choices(items))
-
-    rounding = 64 * most
-    assert relaxed.bound - rounding <= bound(relaxed.price) <= relaxed.bound + rounding
-    steps = {0, demotion, *(item.loss // pages for item in items for pages in range(1, most + 1)), 60 * 8 * unit}
-    assert max(map(bound, steps)) <= relaxed.bound + rounding
+    at = bound(Problem(need, room, demotion * UNIT, relaxed.price, spare), items)
+    prices = {0, demotion * UNIT, 480 * UNIT, *(loss * UNIT // pages + extra * demotion * UNIT // pages
+                                                for loss, _, _ in own for pages in range(1, 13) for extra in range(4))}
+    best = max(bound(Problem(need, room, demotion * UNIT, price, spare), items) for price in prices)
+    assert best <= at + 64 * (need + spare)

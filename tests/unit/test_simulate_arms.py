@@ -7,7 +7,7 @@ pools are the engine family's defaults: one context of 131,072 tokens on the dev
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import count, permutations
+from itertools import count, pairwise, permutations
 
 import pytest
 
@@ -178,6 +178,24 @@ def test_reuse_goes_on_after_every_catalog_has_been_full_for_hours() -> None:
     by_id = {request.id: request for request in trace}
     cold = [r.id for r in trace if r.parent is not None and outcomes[r.id].frontier < len(by_id[r.parent].prompt) - 1]
     assert cold == []
+
+
+@pytest.mark.parametrize("size", [512, 4096, 16_384, 28_405])
+def test_a_small_conversation_keeps_its_end_after_large_strangers_have_filled_every_slot(size: int) -> None:
+    capacities = replace(PUBLISHED, device_pages=8192, host_kv_bytes=32 << 30)
+    template = base(size, 0.0)
+    trace, at = [template, child(template, "first fork", 1.0)], count(2.0)
+    for number in range(10):
+        tokens = size * (number + 2) // 4
+        trace.append(TraceRequest(f"stranger {number}", next(at), text(f"stranger {number}", tokens), text("r", 8)))
+        trace.append(child(template, f"fork {number}", next(at)))
+    talk = [TraceRequest("newcomer", next(at), text("newcomer", 200), text("hello", 8), session="small")]
+    for turn in range(3):
+        talk.append(child(talk[-1], f"turn {turn}", next(at), reply=8))
+    _, outcomes = run(capacities, [*trace, *talk])
+    for before, after in pairwise(talk):
+        assert outcomes[after.id].frontier >= end_of(before)
+    assert all(outcomes[request.id].frontier >= size for request in trace if "fork" in request.id)
 
 
 def test_a_template_never_seen_starts_at_root_and_an_exact_repeat_does_not() -> None:
