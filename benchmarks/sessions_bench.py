@@ -1,7 +1,8 @@
 """What saving and restoring a session cost, on the tiny model: `python -m benchmarks.sessions_bench [TOKENS]`.
 
 One engine decodes for another session while the template's session is saved from scratch again and again, idle windows
-between the saves; then forks are saved; then a new process restores from a cold file, beside the disk's own read of it.
+between the saves; then forks are saved; then new processes restore from a cold file, each beside the disk's own read of
+it. The file is dropped from the page cache before both.
 """
 
 import os
@@ -23,6 +24,7 @@ from ninfer_engine.memory.store.durable import DurableStore
 from ninfer_engine.memory.store.objects import entry_of
 
 ROUNDS, IDLE_S = 8, 1.5
+RESTARTS, SETTLE_S = 6, 2.0  # after a start: upkeep of the store, memory for the pools
 SIBLINGS = 16
 OTHER = "0d" * 32
 
@@ -64,8 +66,9 @@ def measure(size: int, directory: Path) -> list[tuple[str, str, str]]:
         ask(client, "warm up the kernels before anything is timed", 8, session=None)
         _, base = ask(client, text, 8)
         rows = beside_decode(client)
-        rows += forks(client, base["id"], store)
-    return rows + restore(model, argv, directory, base["id"])
+        added, last = forks(client, base["id"], store)
+        rows += added
+    return rows + restore(model, argv, directory, base, last)
 
 
 def beside_decode(client: httpx.Client) -> list[tuple[str, str, str]]:
@@ -94,8 +97,8 @@ def beside_decode(client: httpx.Client) -> list[tuple[str, str, str]]:
     return [*rows, ("engine_stall_s, worst of all saves", f"{max(stalls) * 1e3:.2f} ms", "5 ms")]
 
 
-def forks(client: httpx.Client, base: str, store: Path) -> list[tuple[str, str, str]]:
-    """What one more fork adds to the store, and what sixteen do."""
+def forks(client: httpx.Client, base: str, store: Path) -> tuple[list[tuple[str, str, str]], str]:
+    """What one more fork adds to the store, and what sixteen do; the id of the last one."""
     save(client)
     before = objects(store)
     ask(client, question(0), 8, base)
@@ -103,42 +106,59 @@ def forks(client: httpx.Client, base: str, store: Path) -> list[tuple[str, str, 
     added = {name: kept for name, kept in objects(store).items() if name not in before}
     needed = sum(kept for kept in added.values())
     for index in range(1, SIBLINGS):
-        ask(client, question(index), 8, base)
+        _, last = ask(client, question(index), 8, base)
     every = save(client)
-    return [
+    rows = [
         ("written by a save after a fork, to suffix pages and images",
          f"{first['written_bytes']:,} to {needed:,} bytes: {first['written_bytes'] / needed:.2f} x", "1.2 x"),
         (f"disk of {SIBLINGS} siblings to that of one",
          f"{every['bytes']:,} to {first['bytes']:,} bytes: {every['bytes'] / first['bytes']:.2f} x", "2 x"),
         ("engine_stall_s with all siblings", f"{every['engine_stall_s'] * 1e3:.2f} ms", "5 ms"),
     ]
+    return rows, last["id"]
 
 
-def restore(model: Path, argv: list[str], directory: Path, base: str) -> list[tuple[str, str, str]]:
-    """The first fork after a restart, from a cold file, and the disk alone."""
+def restore(model: Path, argv: list[str], directory: Path, base: dict, last: str) -> list[tuple[str, str, str]]:
+    """The first requests after a restart, from a cold file, and the disk alone: RESTARTS times, in both orders."""
     file = directory / "store" / "lmdb" / "data.mdb"
-    forget(file)
+    shares, rates, disks, seconds, hot = [], [], [], [], []
+    for round_ in range(RESTARTS):
+        with EngineProcess(model, argv, directory / f"restart{round_}.log") as engine:
+            ask(engine.client, "warm up the kernels before anything is timed", 8, session=None)
+            time.sleep(SETTLE_S)
+            forget(file)
+            disk = sequential_read(file)
+            forget(file)
+            resume_first = round_ % 2 == 0
+            first = ask(engine.client, question(99), 8, last if resume_first else base["id"])[1]["ninfer"]
+            told = engine.client.get("/v1/ninfer/status").json()["restore"]
+            others = [ask(engine.client, question(100 + index), 8, base["id"])[1]["ninfer"]
+                      for index in range(SIBLINGS)]
+            if not resume_first:
+                others.append(ask(engine.client, question(99), 8, last)[1]["ninfer"])
+        seconds.append(first["timings"]["restore_s"])
+        rates.append(told["bytes_done"] / seconds[-1] / 1e6)
+        disks.append(disk)
+        shares.append(rates[-1] / disk)
+        hot += [one["reused_tokens"] >= base["usage"]["input_tokens"] for one in (first, *others)]
+    return [
+        (f"restore of {told['bytes_done'] / 1e6:.0f} MB, all that the client waits, cold, to the disk's own sequential "
+         f"read just before, {RESTARTS} restarts",
+         f"{statistics.median(seconds):.3f} s, {statistics.median(rates):.0f} MB/s to {statistics.median(disks):.0f}: "
+         f"median {statistics.median(shares):.2f}, best {max(shares):.2f} of it", "0.7"),
+        (f"requests after a restart that are hot: {SIBLINGS} forks and a resume, resume first and fork first",
+         f"{sum(hot)} of {len(hot)}", "all"),
+    ]
+
+
+def sequential_read(file: Path) -> float:
+    """Megabytes a second of one plain read from front to back, 4 MiB at a time into the same buffer."""
+    buffer, done = memoryview(bytearray(4 << 20)), 0
     started = time.perf_counter()
     with file.open("rb", buffering=0) as handle:
-        while handle.read(4 << 20):
-            pass
-    disk = file.stat().st_size / (time.perf_counter() - started) / 1e6
-    with EngineProcess(model, argv, directory / "second.log") as engine:
-        ask(engine.client, "warm up the kernels before anything is timed", 8, session=None)
-        forget(file)
-        wall, reply = ask(engine.client, question(99), 8, base)
-        told = engine.client.get("/v1/ninfer/status").json()["restore"]
-        others = [ask(engine.client, question(100 + index), 8, base)[1]["ninfer"] for index in range(SIBLINGS - 1)]
-    timings = reply["ninfer"]["timings"]
-    rate = told["bytes_done"] / timings["restore_s"] / 1e6
-    hot = [one["reused_tokens"] > 0 for one in (reply["ninfer"], *others)]
-    return [
-        (f"restore of {told['bytes_done'] / 1e6:.0f} MB, cold, to the disk's own read",
-         f"{timings['restore_s']:.2f} s, {rate:.0f} MB/s to {disk:.0f}: {rate / disk:.2f} of it", "0.7"),
-        ("first fork after the restart, server's total to client's wall",
-         f"{timings['total_s']:.3f} s to {wall:.3f} s", ""),
-        ("forks after the restart that are hot", f"{sum(hot)} of {len(hot)}", "all"),
-    ]
+        while count := handle.readinto(buffer):
+            done += count
+    return done / (time.perf_counter() - started) / 1e6
 
 
 @contextmanager

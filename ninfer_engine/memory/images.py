@@ -14,11 +14,18 @@ from dataclasses import dataclass
 from typing import Literal, NewType, assert_never
 
 import torch
+from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import StateTensors
-from ninfer_engine.memory.errors import NotResidentError, OutOfHostError, OutOfSlotsError, UnknownIdError
+from ninfer_engine.memory.errors import (
+    NotResidentError,
+    OutOfHostError,
+    OutOfSlotsError,
+    UnknownIdError,
+    WrongSizeError,
+)
 from ninfer_engine.memory.host_rows import HostRows
-from ninfer_engine.memory.packing import RowLayout, fill_row, new_rows, row_bytes, same_device
+from ninfer_engine.memory.packing import RowLayout, fill_row, new_rows, populate, row_bytes, same_device
 from ninfer_engine.memory.pins import Pins
 
 ImageId = NewType("ImageId", int)
@@ -117,6 +124,11 @@ class StateImages:
             if slot is None:
                 raise NotResidentError("image", image, "device")
             return slot
+
+    def populate(self) -> None:
+        """Have the system back the device slots with memory before anybody has to wait for that."""
+        for tensor in self._parts:
+            populate(tensor)
 
     # --- working slots ------------------------------------------------------------------------------------------
 
@@ -263,10 +275,16 @@ class StateImages:
         """Overwrite an image, on every tier where it is, with bytes that `export` gave; raises WrongSizeError."""
         row = new_rows(1, self.image_bytes, pinned=False)[0]
         fill_row(row, data, "a state image")
+        self.import_row(image, row)
+
+    def import_row(self, image: ImageId, row: Tensor) -> None:
+        """`import_` from a uint8 row [image_bytes] on the CPU, which the caller may use again afterwards."""
+        if row.numel() != self.image_bytes:
+            raise WrongSizeError("a state image", row.numel(), self.image_bytes)
         with self._lock:
             entry = self._entry(image)
             if entry.host is not None:
-                self._host.row(entry.host).copy_(row)
+                fill_row(self._host.row(entry.host), row_bytes(row), "a state image")
             if entry.device is not None:
                 for view, tensor in zip(self.layout.views(row), self._parts, strict=True):
                     tensor[entry.device].copy_(view)

@@ -4,7 +4,10 @@ The row is the form in which an item lives on the host, is written to disk and i
 Gaps between parts are zero.
 """
 
+import ctypes
 import math
+import mmap
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +18,8 @@ from torch import Tensor
 from ninfer_engine.memory.errors import WrongSizeError
 
 ALIGNMENT = 16
+_MADV_POPULATE_WRITE = 23  # linux/mman.h
+_POPULATE_STEP = 2 << 20  # the address space is locked for so long that a fault elsewhere may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,30 @@ class RowLayout:
 
 def new_rows(count: int, size: int, pinned: bool) -> Tensor:
     """Zeroed host rows, uint8 [count, size]; pinned ones copy to and from a GPU without staging."""
-    return torch.zeros(count, size, dtype=torch.uint8, pin_memory=pinned)
+    if pinned:
+        return torch.zeros(count, size, dtype=torch.uint8, pin_memory=True)
+    return zeros((count, size), torch.uint8, torch.device("cpu"))
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A zeroed tensor. On the CPU it costs nothing until it is touched, and then a fault for every 2 MiB where the
+    system has such pages: numpy asks for them, torch does not."""
+    if device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(*shape)
+
+
+def populate(tensor: Tensor) -> None:
+    """Have the system back a CPU tensor with memory now, a little at a time; its content stays. Elsewhere, and where
+    the kernel does not know how (before Linux 5.14), nothing happens. Slow: gigabytes take seconds."""
+    if tensor.device.type != "cpu" or not sys.platform.startswith("linux"):
+        return
+    advise = ctypes.CDLL(None).madvise
+    page = mmap.PAGESIZE
+    start, end = tensor.data_ptr() // page * page, tensor.data_ptr() + tensor.nbytes
+    for at in range(start, end, _POPULATE_STEP):
+        if advise(ctypes.c_void_p(at), ctypes.c_size_t(min(_POPULATE_STEP, end - at)), _MADV_POPULATE_WRITE) != 0:
+            return
 
 
 def row_bytes(row: Tensor) -> memoryview:

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NewType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import PAGE_TOKENS, KVTensors
 from ninfer_engine.memory.errors import (
@@ -23,9 +26,10 @@ from ninfer_engine.memory.errors import (
     OutOfPagesError,
     SharedWriteError,
     UnknownIdError,
+    WrongSizeError,
 )
 from ninfer_engine.memory.host_rows import HostRows
-from ninfer_engine.memory.packing import RowLayout, fill_row, new_rows, row_bytes, same_device
+from ninfer_engine.memory.packing import RowLayout, fill_row, new_rows, populate, row_bytes, same_device
 from ninfer_engine.memory.pins import Pins
 from ninfer_engine.memory.runs import FreeRuns, Run
 
@@ -71,6 +75,8 @@ class DevicePages:
         self.layout = RowLayout.of(((tensor.shape[0], PAGE_TOKENS, tensor.shape[2]), tensor.dtype) for tensor in pairs)
         self.page_bytes = self.layout.size
         self.host_capacity_bytes = host_capacity_bytes
+        self._mapped = ([tensor.view(torch.uint8).numpy() for tensor in self._paged]
+                        if self._device.type == "cpu" else None)
         self._pinned = self._device.type == "cuda"
         self._host = HostRows(self.page_bytes, host_capacity_bytes // self.page_bytes, self._pinned)
         self._runs = FreeRuns(self.total_device)
@@ -122,6 +128,11 @@ class DevicePages:
         """Device indices of `pages`, in order; raises NotResidentError for one that is not on the device."""
         with self._lock:
             return [self._index(page) for page in pages]
+
+    def populate(self) -> None:
+        """Have the system back the device pool with memory before a prefill or a restore has to wait for that."""
+        for tensor in self._paged:
+            populate(tensor)
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -267,6 +278,8 @@ class DevicePages:
             place = self.residency(page)
             if place.host is not None:
                 row.copy_(self._host.row(place.host))
+            elif self._mapped is not None and place.device is not None:
+                self._pack(row.numpy(), place.device)
             else:
                 assert place.device is not None, "a page is somewhere"  # noqa: S101
                 for view, tensor in zip(self.layout.views(row), self._paged, strict=True):
@@ -288,23 +301,45 @@ class DevicePages:
                 for view, tensor in zip(self.layout.views(row), self._paged, strict=True):
                     tensor[:, entry.device].copy_(view)
 
-    def import_many(self, items: Sequence[tuple[PageId, bytes | bytearray | memoryview]]) -> None:
-        """`import_` for several pages, in few transfers: worth it where pages are small. Raises WrongSizeError."""
-        rows = torch.empty(len(items), self.page_bytes, dtype=torch.uint8)
-        for row, (_, data) in zip(rows, items, strict=True):
-            fill_row(row, data, "a KV page")
-        with self._lock:
-            entries = [self._entry(page) for page, _ in items]
-            for row, entry in zip(rows, entries, strict=True):
-                if entry.host is not None:
-                    self._host.row(entry.host).copy_(row)
-            chosen = [(index, entry.device) for index, entry in enumerate(entries) if entry.device is not None]
-            if not chosen:
-                return
-            source = rows if len(chosen) == len(items) else rows[[index for index, _ in chosen]]
-            target = torch.tensor([place for _, place in chosen], device=self._device)
-            for view, tensor in zip(self.layout.views(source.to(self._device)), self._paged, strict=True):
-                tensor[:, target] = view.transpose(0, 1)
+    def import_rows(self, pages: Sequence[PageId], rows: Tensor) -> None:
+        """`import_` for several pages from uint8 `rows` [pages, page_bytes] on the CPU, in few transfers. The caller is
+        the only one who knows these pages; the pool's lock is held while places are looked up, not while bytes move.
+
+        Raises WrongSizeError.
+        """
+        if tuple(rows.shape) != (len(pages), self.page_bytes):
+            raise WrongSizeError("rows of KV pages", rows.numel(), len(pages) * self.page_bytes)
+        with self._pins.hold_many(pages):
+            places = [self.residency(page) for page in pages]
+            for row, place in zip(rows, places, strict=True):
+                if place.host is not None:
+                    fill_row(self._host.row(place.host), row_bytes(row), "a KV page")
+            runs = _runs_of([(index, place.device) for index, place in enumerate(places) if place.device is not None])
+            if self._mapped is not None:
+                self._unpack(rows.numpy(), runs)
+            elif runs:
+                views = self.layout.views(rows.to(self._device))
+                for first, device, count in runs:
+                    for view, tensor in zip(views, self._paged, strict=True):
+                        tensor[:, device:device + count].copy_(view[first:first + count].transpose(0, 1))
+
+    def _unpack(self, rows: NDArray[np.uint8], runs: Sequence[tuple[int, int, int]]) -> None:
+        """Rows into device pages, where the device is the CPU: torch would start threads of its own for each copy, in
+        each of the threads that restore."""
+        assert self._mapped is not None, "only on the CPU"  # noqa: S101
+        for part, target in zip(self.layout.parts, self._mapped, strict=True):
+            for first, device, count in runs:
+                pages = target[:, device:device + count]
+                source = rows[first:first + count, part.offset:part.offset + part.size]
+                np.copyto(pages, source.reshape(count, pages.shape[0], *pages.shape[2:]).swapaxes(0, 1))
+
+    def _pack(self, row: NDArray[np.uint8], index: int) -> None:
+        """A device page into a row, where the device is the CPU: numpy takes a fifth of what torch takes for this, and
+        a save does it for every page while others compute."""
+        assert self._mapped is not None, "only on the CPU"  # noqa: S101
+        for part, source in zip(self.layout.parts, self._mapped, strict=True):
+            page = source[:, index]
+            np.copyto(row[part.offset:part.offset + part.size].reshape(page.shape), page)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -377,3 +412,14 @@ class DevicePages:
         """Copies from and to pinned rows are asynchronous; nobody may reuse a row before they have ended."""
         if self._pinned:
             torch.cuda.current_stream(self._device).synchronize()
+
+
+def _runs_of(places: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """(row, device index) pairs as (first row, first index, count) of runs in which both rise by one."""
+    runs: list[tuple[int, int, int]] = []
+    for row, device in places:
+        if runs and (row, device) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
+            runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + 1)
+        else:
+            runs.append((row, device, 1))
+    return runs

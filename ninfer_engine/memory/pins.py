@@ -16,15 +16,23 @@ class Pins:
     @contextmanager
     def hold(self, item: int) -> Iterator[None]:
         """While inside, nobody moves or frees `item`. Enter under the pool's lock or not; the lock is not kept."""
+        with self.hold_many((item,)):
+            yield
+
+    @contextmanager
+    def hold_many(self, items: Iterable[int]) -> Iterator[None]:
+        """`hold` for each of `items`."""
+        held = Counter(items)
         with self._changed:
-            self._count[item] += 1
+            self._count.update(held)
         try:
             yield
         finally:
             with self._changed:
-                self._count[item] -= 1
-                if not self._count[item]:
-                    del self._count[item]
+                self._count.subtract(held)
+                for item in held:
+                    if not self._count[item]:
+                        del self._count[item]
                 self._changed.notify_all()
 
     def wait_free(self, items: Iterable[int]) -> None:

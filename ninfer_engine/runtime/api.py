@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ninfer_engine.contract.checkpoints import CheckpointStatus, DeleteReply, SaveReply
 from ninfer_engine.contract.diagnostics import LogMaterialization, LogResult, LogTimings, NinferRecord
 from ninfer_engine.contract.errors import ErrorCode
@@ -27,9 +30,19 @@ class EngineRefusedError(Exception):
         self.param = param
 
 
+class ConstraintError(Exception):
+    """A grammar is not one that can be followed, or following it went wrong; the message says why, for the client."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen. temperature 0 is greedy; top_k 0 and top_p 1 leave the distribution whole."""
+    """How the next token is chosen. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 leave the distribution whole.
+
+    presence_penalty, frequency_penalty: taken from the logits of tokens of the reply so far, once and once a time.
+    repetition_penalty: logits of tokens of prompt and reply are divided by it where positive, multiplied where negative
+    (Keskar et al. 2019). logit_bias: (token id, what is added to its logit). logprobs: how many alternatives are told
+    beside each chosen token; None: no log-probabilities at all.
+    """
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -37,6 +50,29 @@ class Sampling:
     top_k: int = 0
     seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+
+
+class Matcher(Protocol):
+    """Follows one reply and says what may come next. Used by the engine thread alone."""
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """By token id, whether it may come next; ids beyond the end may not. None: every token may."""
+
+    def accept(self, token_id: int) -> None:
+        """The token was chosen. Raises ConstraintError."""
+
+
+class Constraint(Protocol):
+    """What a reply must look like; immutable, and good for any number of replies."""
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +97,35 @@ class GenerationRequest:
     cache_salt: str = ""
     restored_s: float = 0.0
     together: bool = False
+    constraint: Constraint | None = None
+    follows: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Natural logarithms of the model's own probabilities (fp32, before any option changed them): of the chosen token,
+    and of the likeliest ones as (token id, logprob), likeliest first."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One committed token of the reply, in order."""
+    """One committed token of the reply, in order. logprobs: when the request asked for them."""
 
     token_id: int
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GapCounts:
+    """How long running replies waited between two of their tokens, since start. counts[i]: gaps of at most bounds[i]
+    seconds and more than the bound before; the last count is of all longer ones."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +168,15 @@ class EngineApi(Protocol):
     async def restore_session(self, session: str) -> bool:
         """Bring a saved session back into memory and `responses`; False when there is none or it cannot be used."""
 
-    def forget_response(self, response_id: str, session: str | None) -> None:
-        """A stored response was deleted: its continuation leaves the catalog; descendants keep what they refer to."""
+    async def forget_response(self, response_id: str, session: str | None) -> None:
+        """A stored response was deleted: its continuation leaves the catalog; descendants keep what they refer to.
+        Returns when the durable store has noted it, so that no restart brings it back."""
 
     def healthy(self) -> bool:
         """True while the engine thread lives and steps."""
+
+    def wedged(self) -> bool:
+        """True when the engine thread lives but has not come back from a step for longer than any step takes."""
+
+    def token_gaps(self) -> GapCounts:
+        """The gaps between tokens since start; never waits for the engine thread."""

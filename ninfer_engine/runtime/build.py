@@ -13,6 +13,7 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.contract.status import Identity, Runtime
 from ninfer_engine.kernels.cache_layout import KV_DTYPES, PAGE_TOKENS, CacheShapes, KVTensors, StateTensors
 from ninfer_engine.memory.images import StateImages
+from ninfer_engine.memory.packing import zeros
 from ninfer_engine.memory.pages import DevicePages
 from ninfer_engine.model.loader import LoadedModel, load_model
 from ninfer_engine.runtime.api import FinishReason
@@ -81,7 +82,7 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
     def on_done(sequence: Sequence, reason: FinishReason) -> None:
         tell(board, sequence, reason)
 
-    executor = Executor(model.decoder, driver.pages.tensors, driver.images.tensors)
+    executor = Executor(model.decoder, driver.pages.tensors, driver.images.tensors, flags.max_concurrency)
     scheduler = Scheduler(executor, driver, flags.max_concurrency, flags.prefill_chunk,
                           flags.pending_timeout_ms / 1000, on_done)
     board = StatusBoard(identity, _runtime(flags, model, driver, placement), scheduler, driver,
@@ -117,13 +118,13 @@ def _pools(capacities: Capacities, shapes: CacheShapes, placement: Placement) ->
     device = placement.device
 
     def kv() -> list[torch.Tensor]:
-        return [torch.zeros(shapes.kv_heads, rows, shapes.head_dim, dtype=kv_dtype, device=device)
+        return [zeros((shapes.kv_heads, rows, shapes.head_dim), kv_dtype, device)
                 for _ in range(shapes.full_layers)]
 
     slots = capacities.max_concurrency + capacities.device_state_extra
 
     def states(shape: tuple[int, ...]) -> list[torch.Tensor]:
-        return [torch.zeros(slots, *shape, device=device) for _ in range(shapes.linear_layers)]
+        return [zeros((slots, *shape), torch.float32, device) for _ in range(shapes.linear_layers)]
 
     pages = DevicePages(KVTensors(kv(), kv()), capacities.host_kv_bytes)
     images = StateImages(StateTensors(states(shapes.recurrent_shape), states(shapes.conv_shape)),

@@ -46,6 +46,11 @@ class CacheDriver:
         self._clock = clock
         self._slots: set[int] = set()
 
+    @property
+    def running(self) -> int:
+        """Sequences that hold a slot; may be read from any thread."""
+        return len(self._slots)
+
     def longest_sequence(self, max_context: int) -> int:
         """Most tokens that one prompt and its reply may have together."""
         return min(max_context, self.pages.total_device * PAGE_TOKENS)
@@ -95,7 +100,7 @@ class CacheDriver:
             self.carry_out(plan.moves)
             image = self.images.snapshot(sequence.slot, "device" if plan.tier is Tier.DEVICE else "host")
         checkpoint = self.brain.publish(plan, image)
-        if at_end:
+        if at_end and sequence.request.store:
             self._store(sequence, checkpoint)
 
     def release(self, sequence: Sequence) -> None:

@@ -9,7 +9,14 @@ from ninfer_engine.contract.checkpoints import CheckpointStatus, DeleteReply, Sa
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_engine.runtime.api import EngineRefusedError, Finished, FinishReason, GenerationRequest, Token
+from ninfer_engine.runtime.api import (
+    EngineRefusedError,
+    Finished,
+    FinishReason,
+    GapCounts,
+    GenerationRequest,
+    Token,
+)
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.loop import EngineLoop
 from ninfer_engine.runtime.records import finished_event
@@ -61,6 +68,14 @@ class Engine:
         """The engine thread lives and steps."""
         return self._loop.healthy
 
+    def wedged(self) -> bool:
+        """The engine thread hangs in a step; see EngineApi."""
+        return self._loop.wedged
+
+    def token_gaps(self) -> GapCounts:
+        """The gaps between tokens since start."""
+        return self._scheduler.gaps.counts()
+
     def status(self) -> StatusDocument:
         """The newest snapshot."""
         return self._board.document(healthy=self.healthy())
@@ -106,10 +121,10 @@ class Engine:
         """Bring a saved session back; see EngineApi."""
         return await asyncio.wrap_future(self._sessions.restore(session))
 
-    def forget_response(self, response_id: str, session: str | None) -> None:
-        """A stored response was deleted by its client."""
-        self._sessions.forget_response(session, response_id)
+    async def forget_response(self, response_id: str, session: str | None) -> None:
+        """A stored response was deleted by its client; see EngineApi."""
         self._loop.post(lambda: self._driver.forget(response_id))
+        await asyncio.wrap_future(self._sessions.forget_response(session, response_id))
 
     def _submit(self, request: GenerationRequest) -> Sequence:
         if not self.healthy():
@@ -122,6 +137,7 @@ class Engine:
             raise EngineRefusedError(
                 ErrorCode.CONTEXT_LENGTH_EXCEEDED,
                 f"the prompt has {prompt} tokens, the limit is {limit} for prompt and reply together", "input")
+        matcher = None if request.constraint is None else request.constraint.start()
         most = self._flags.max_concurrency + self._flags.max_pending_requests
         with self._load_lock:
             if self._load >= most:
@@ -130,8 +146,8 @@ class Engine:
             self._load += 1
         sequence = Sequence(
             sequence_id=next(self._ids), request=request, channel=Channel(asyncio.get_running_loop()),
-            clock=Clock(request.arrived), sampler=Sampler(request.sampling), tokens=list(request.tokens),
-            room=limit,
+            clock=Clock(request.arrived), sampler=Sampler(request.sampling, request.tokens, matcher),
+            tokens=list(request.tokens), room=limit,
         )
         with self._load_lock:
             self._active[request.request_id] = sequence

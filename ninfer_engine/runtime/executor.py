@@ -6,14 +6,18 @@ import torch
 from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import KVTensors, StateTensors
+from ninfer_engine.kernels.row_products import paired_mm, plain_mm
 from ninfer_engine.model.decoder import Decoder
 from ninfer_engine.runtime.sequence import Sequence
 
 
 class Executor:
-    """The decoder with the pools that it reads and writes."""
+    """The decoder with the pools that it reads and writes. concurrency: most sequences of a decode step; with one there
+    are no neighbours that a row would have to be kept from."""
 
-    def __init__(self, decoder: Decoder, kv: KVTensors, states: StateTensors) -> None:
+    def __init__(self, decoder: Decoder, kv: KVTensors, states: StateTensors, concurrency: int = 1) -> None:
+        on_cpu = kv.keys[0].device.type == "cpu" if kv.keys else True
+        self._mm = paired_mm if concurrency > 1 and on_cpu else plain_mm
         self._decoder = decoder
         self._kv = kv
         self._states = states
@@ -36,6 +40,7 @@ class Executor:
             self._states,
             [sequence.source_slot for sequence in sequences],
             [sequence.slot for sequence in sequences],
+            self._mm,
         )
         for sequence in sequences:
             self._advance(sequence, 1)

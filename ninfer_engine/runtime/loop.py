@@ -14,25 +14,30 @@ from typing import TypeVar
 
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.runtime.api import EngineRefusedError
+from ninfer_engine.runtime.collector import Collector
 from ninfer_engine.runtime.scheduler import Scheduler
 
 logger = logging.getLogger("ninfer.engine")
 T = TypeVar("T")
 
-_STEP_LIMIT_S = 120.0  # one step is one prefill chunk and one decode step: seconds at the worst, never minutes
+STEP_LIMIT_S = 120.0  # one step is one prefill chunk and one decode step: seconds at the worst, never minutes
 
 
 class EngineLoop:
     """Runs the scheduler until stopped. `failed` holds what killed it, if anything did."""
 
-    def __init__(self, scheduler: Scheduler, after_step: Callable[[], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, after_step: Callable[[], None], step_limit_s: float | None = None
+    ) -> None:
         self._scheduler = scheduler
         self._after_step = after_step
+        self._step_limit_s = STEP_LIMIT_S if step_limit_s is None else step_limit_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._stopping = False
         self._beat = time.monotonic()
         self._busy = False
+        self._collector = Collector()
         self.failed: BaseException | None = None
 
     def start(self) -> None:
@@ -47,8 +52,12 @@ class EngineLoop:
     @property
     def healthy(self) -> bool:
         """The thread lives, and its step has not hung."""
-        hung = self._busy and time.monotonic() - self._beat > _STEP_LIMIT_S
-        return self._thread.is_alive() and self.failed is None and not hung
+        return self._thread.is_alive() and self.failed is None and not self.wedged
+
+    @property
+    def wedged(self) -> bool:
+        """The thread has been busy with one piece of work for longer than any takes."""
+        return self._busy and time.monotonic() - self._beat > self._step_limit_s
 
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` on the engine thread between two steps; its errors are the loop's."""
@@ -76,31 +85,42 @@ class EngineLoop:
         self._stopping = True
 
     def _run(self) -> None:
+        self._collector.take_over()
         try:
             while not self._stopping:
-                self._busy = False
+                if self._scheduler.idle:
+                    self._collector.idle()
                 self._take(block=self._scheduler.idle)
-                self._busy, self._beat = True, time.monotonic()
+                self._beat = time.monotonic()
                 if not self._scheduler.idle:
                     self._scheduler.step()
+                    self._collector.step()
                 self._after_step()
         except BaseException as error:  # /health must tell, and clients must hear
             self.failed = error
             logger.exception("the engine thread failed")
         finally:
+            self._busy = False
             reason = "the engine failed: see its log" if self.failed else "the engine is stopping"
             self._scheduler.abort_all(ErrorCode.ENGINE_UNAVAILABLE, reason)
             self._drain()
+            self._collector.hand_back()
 
     def _take(self, *, block: bool) -> None:
         """Run what others handed over; with nothing else to do, wait for it."""
         if block:
-            self._inbox.get()()
+            self._busy = False
+            work = self._inbox.get()
+            # The beat comes first: a reader between the two must not see a busy thread with an old beat.
+            self._beat = time.monotonic()
+            self._busy = True
+            work()
         while True:
             try:
                 work = self._inbox.get_nowait()
             except queue.Empty:
                 return
+            self._beat = time.monotonic()
             work()
 
     def _drain(self) -> None:

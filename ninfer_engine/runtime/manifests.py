@@ -7,26 +7,24 @@ template is found in the store and not written again.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.context.types import (
     PAGE_TOKENS,
-    CheckpointKind,
     CheckpointRecord,
     ContinuationRecord,
     Lineage,
-    Tier,
 )
 from ninfer_engine.memory.images import ImageId, StateImages
 from ninfer_engine.memory.pages import DevicePages, PageId
 from ninfer_engine.memory.store import manifest as stored
 from ninfer_engine.memory.store.digests import ObjectNames
-from ninfer_engine.memory.store.durable import DurableStore
-from ninfer_engine.memory.store.errors import StoreCorruptError
 from ninfer_engine.memory.store.saving import PendingObject
 from ninfer_engine.runtime.responses import StoredResponse
 
 PPM = 1_000_000
+_NAMED_AT_ONCE = 32  # pages, between two rests
 RESPONSE_RUN = 1024  # tokens of a stored response that are one object: 4 KiB
 
 
@@ -39,10 +37,13 @@ class Described:
 
 
 class Describer:
-    """Writes down one session. Reads pages and images only when the store asks for them."""
+    """Writes down one session. Reads pages and images only when the store asks for them. rest: called between two
+    pieces of work."""
 
-    def __init__(self, names: Callable[[str], ObjectNames], pages: DevicePages, images: StateImages) -> None:
-        self._names = names
+    def __init__(self, names: Callable[[str], ObjectNames], pages: DevicePages, images: StateImages,
+                 rest: Callable[[], None]) -> None:
+        self._names = cache(names)  # making one costs more than naming a page
+        self._rest = rest
         self._pages = pages
         self._images = images
         self._objects: dict[bytes, PendingObject] = {}
@@ -74,8 +75,8 @@ class Describer:
             self._page(names[index], PageId(record.pages[index]), record.frontier - index * PAGE_TOKENS)
         image = self._names(record.salt).image(names[-1], record.frontier)
         self._objects[image] = PendingObject(
-            self._images.image_bytes, lambda: self._images.export(ImageId(record.image)))
-        tokens = _array(record.tokens).part(start, record.frontier).to_bytes()
+            self._images.image_bytes, lambda: self._rested(lambda: self._images.export(ImageId(record.image))))
+        tokens = token_array(record.tokens).part(start, record.frontier).to_bytes()
         return stored.CheckpointRecord(
             number=number, parent=parent, frontier_tokens=record.frontier,
             tokens=self._content("tokens", tokens, record.salt), pages=tuple(names[first:]), image=image,
@@ -89,19 +90,26 @@ class Describer:
         full = 0 if parent is None else every[parent].frontier // PAGE_TOKENS
         names = [] if parent is None else known[parent][:full]
         namer = self._names(record.salt)
-        tokens = _array(record.tokens)
-        for start in range(full * PAGE_TOKENS, record.frontier, PAGE_TOKENS):
-            run = tokens.part(start, min(start + PAGE_TOKENS, record.frontier)).tolist()
-            names.append(namer.next_page(names[-1] if names else None, run))
+        tokens = token_array(record.tokens).part(0, record.frontier).to_bytes()
+        width = len(tokens) // record.frontier * PAGE_TOKENS
+        for start in range(full * width, len(tokens), width):
+            names.append(namer.next_packed_page(names[-1] if names else None, tokens[start:start + width]))
+            if len(names) % _NAMED_AT_ONCE == 0:
+                self._rest()
         return names
 
     def _page(self, name: bytes, page: PageId, valid: int) -> None:
         tokens = min(valid, PAGE_TOKENS)
         self._objects.setdefault(name, PendingObject(
-            self._pages.page_bytes, lambda: self._pages.export(page, tokens)))
+            self._pages.page_bytes, lambda: self._rested(lambda: self._pages.export(page, tokens))))
+
+    def _rested(self, read: Callable[[], memoryview]) -> memoryview:
+        self._rest()
+        return read()
 
     def _response(self, response: StoredResponse) -> stored.ResponseRecord:
         """A response's document and its token runs."""
+        self._rest()
         salt = response.cache_salt
         document = {item.name: getattr(response, item.name) for item in fields(response) if item.name != "tokens"}
         tokens = TokenArray.of(response.tokens)
@@ -117,70 +125,13 @@ class Describer:
         return name
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLineage:
-    """The brain's view of a stored session. The ids in its records are numbers of this object's own: page number n is
-    the object `pages[n]`, image number n `images[n]`."""
-
-    lineage: Lineage
-    pages: tuple[bytes, ...]
-    images: tuple[bytes, ...]
-
-
-def read_lineage(store: DurableStore, manifest: stored.SessionManifest,
-                 responses: Sequence[StoredResponse]) -> StoredLineage:
-    """Checkpoints and continuations of a stored session; reads token runs, no pages. Raises StoreError."""
-    tokens: list[TokenArray] = []
-    records: list[CheckpointRecord] = []
-    numbers: dict[bytes, int] = {}
-    for number, item in enumerate(manifest.checkpoints):
-        before = TokenArray.of(()) if item.parent is None else tokens[item.parent]
-        tokens.append(before.joined(TokenArray(bytes(store.read(item.tokens)))))
-        if len(tokens[number]) != item.frontier_tokens:
-            raise StoreCorruptError(f"checkpoint {number} has {len(tokens[number])} tokens, "
-                                    f"its record says {item.frontier_tokens}")
-        pages = tuple(numbers.setdefault(name, len(numbers)) for name in manifest.lineage(number).pages)
-        records.append(CheckpointRecord(
-            checkpoint=number, frontier=item.frontier_tokens, kind=CheckpointKind(item.kind), tokens=tokens[number],
-            salt=item.cache_salt, image=number, image_tier=Tier.HOST, pages=pages,
-            resumes=item.resumes, sessions=(manifest.session,), weight=item.weight_ppm / PPM,
-        ))
-    known = {response.response_id: response for response in responses}
-    continuations = tuple(
-        _restored(item, records, known.get(item.response_id), manifest.session) for item in manifest.continuations)
-    lineage = Lineage(manifest.session, tuple(records), continuations)
-    return StoredLineage(lineage, tuple(numbers), tuple(item.image for item in manifest.checkpoints))
-
-
-def read_responses(store: DurableStore, manifest: stored.SessionManifest) -> list[StoredResponse]:
-    """Every stored response of the session, in the order of the manifest. Raises StoreError."""
-    runs: dict[bytes, list[int]] = {}
-    return [_read_response(store, item, runs) for item in manifest.responses]
-
-
-def _read_response(store: DurableStore, item: stored.ResponseRecord, runs: dict[bytes, list[int]]) -> StoredResponse:
-    """One response; `runs` remembers those that siblings share."""
-    tokens: list[int] = []
-    for digest in item.tokens:
-        if digest not in runs:
-            runs[digest] = TokenArray(bytes(store.read(digest))).tolist()
-        tokens += runs[digest]
-    try:
-        document = json.loads(bytes(store.read(item.document)))
-        document["input_items"] = tuple(document["input_items"])
-        return StoredResponse(tokens=tuple(tokens), **document)
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorruptError(f"the record of response {item.response_id} is not one of this engine's: "
-                                "replay the conversation") from error
-
-
 def _parent(record: CheckpointRecord, earlier: Sequence[CheckpointRecord]) -> int | None:
     """The deepest earlier checkpoint whose tokens this one begins with."""
     best: int | None = None
     for number, other in enumerate(earlier):
         if (other.salt == record.salt and other.frontier < record.frontier
                 and (best is None or other.frontier > earlier[best].frontier)
-                and _array(record.tokens).common(0, _array(other.tokens)) == other.frontier):
+                and token_array(record.tokens).common(0, token_array(other.tokens)) == other.frontier):
             best = number
     return best
 
@@ -194,23 +145,7 @@ def _continuation(record: ContinuationRecord, numbers: Mapping[int, int]) -> sto
     )
 
 
-def _restored(item: stored.ContinuationRecord, records: Sequence[CheckpointRecord], response: StoredResponse | None,
-              session: str) -> ContinuationRecord:
-    """A continuation's tokens are its response's; without one (a plain chat reply), its deepest checkpoint's."""
-    deepest = max((number for number in (item.endpoint, *item.anchors) if number is not None),
-                  key=lambda number: records[number].frontier, default=None)
-    tokens, salt = TokenArray.of(()), ""
-    if response is not None:
-        tokens, salt = TokenArray.of(response.tokens), response.cache_salt
-    elif deepest is not None:
-        tokens, salt = _array(records[deepest].tokens), records[deepest].salt
-    return ContinuationRecord(
-        response_id=item.response_id, session=session, salt=salt, parent_response_id=item.parent_response_id,
-        frontier=len(tokens), tokens=tokens, endpoint=item.endpoint, anchors=item.anchors,
-        weight=item.weight_ppm / PPM,
-    )
-
-
-def _array(tokens: object) -> TokenArray:
+def token_array(tokens: object) -> TokenArray:
+    """The tokens of one of the brain's records."""
     assert isinstance(tokens, TokenArray), "the engine's cache holds real tokens"  # noqa: S101
     return tokens

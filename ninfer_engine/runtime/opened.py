@@ -7,10 +7,11 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.contract.status import Identity
 from ninfer_engine.memory.store.digests import ObjectNames
 from ninfer_engine.memory.store.durable import DurableStore
+from ninfer_engine.memory.store.envelope import FORMAT
 from ninfer_engine.memory.store.origin import OriginKey
 from ninfer_engine.runtime.capacity import Placement
 
-STORE_FORMAT = "1"
+STORE_FORMAT = str(FORMAT)
 
 
 @dataclass(frozen=True, slots=True)

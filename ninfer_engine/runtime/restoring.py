@@ -7,7 +7,8 @@ the brain hears of it last.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from ninfer_engine.context.errors import ContextError
@@ -21,15 +22,15 @@ from ninfer_engine.memory.store.errors import SessionMissingError, StoreError
 from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.runtime.api import EngineRefusedError
 from ninfer_engine.runtime.driver import CacheDriver
+from ninfer_engine.runtime.filling import Filling
+from ninfer_engine.runtime.lineages import StoredLineage, lineage_of, read_responses
 from ninfer_engine.runtime.loop import EngineLoop
-from ninfer_engine.runtime.manifests import StoredLineage, read_lineage, read_responses
 from ninfer_engine.runtime.opened import OpenedStore
-from ninfer_engine.runtime.responses import ResponseStore
+from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
 
 logger = logging.getLogger("ninfer.sessions")
 
 _SAMPLE_BYTES = 2 << 20
-_BATCH_BYTES = 2 << 20  # copied into place at once; the pool's lock is held as long as that takes
 _BACKEND = "lmdb"
 
 
@@ -49,6 +50,11 @@ class _Incoming:
     reservation: Reservation
     pages: dict[int, int] = field(default_factory=dict)
     images: dict[int, int] = field(default_factory=dict)
+
+    def by_name(self, saved: StoredLineage) -> tuple[dict[bytes, PageId], dict[bytes, ImageId]]:
+        """New pages and images by the names of the objects that fill them."""
+        return ({saved.pages[number]: PageId(page) for number, page in self.pages.items()},
+                {saved.images[number]: ImageId(image) for number, image in self.images.items()})
 
 
 class Restorer:
@@ -70,11 +76,12 @@ class Restorer:
         to be quicker (always: without asking). None: there is none, or it cannot be used; the client replays."""
         try:
             with self._store.reading(session) as manifest:
-                responses = read_responses(self._store, manifest)
                 choice = self._choose(manifest)
-                if always or choice.restore:
-                    self._bring_back(read_lineage(self._store, manifest, responses), choice)
+                bring = always or choice.restore
+                if bring:
+                    responses = self._bring_back(manifest, choice)
                 else:
+                    responses = read_responses(self._store, manifest).responses()
                     self._tell("done", choice, "recompute", 0, 0)
         except SessionMissingError:
             return None
@@ -83,7 +90,7 @@ class Restorer:
             logger.warning("session not restored", extra={"session": session[:16], "reason": str(error)})
             return None
         logger.info("session restored", extra={
-            "session": session[:16], "pages": always or choice.restore, "predicted_restore_ns": choice.restore_ns,
+            "session": session[:16], "pages": bring, "predicted_restore_ns": choice.restore_ns,
             "predicted_recompute_ns": choice.recompute_ns})
         for response in responses:
             self._responses.put_back(response)
@@ -102,11 +109,10 @@ class Restorer:
         """Time reading a few of a session's objects, unless reading was measured before. Raises StoreError."""
         if self._ns_per_byte is not None:
             return
-        done, started = 0, time.perf_counter_ns()
-        for digest in (digest for record in manifest.checkpoints for digest in (*record.pages, record.image)):
-            done += len(self._store.read(digest))
-            if done >= _SAMPLE_BYTES:
-                break
+        pages, images = _objects_of(manifest)
+        sample = [*pages[:_SAMPLE_BYTES // self._driver.pages.page_bytes], *images][:max(1, len(pages))]
+        started = time.perf_counter_ns()
+        done = sum(map(len, self._store.read_all(sample).values()))
         if done:
             self._ns_per_byte = (time.perf_counter_ns() - started) / done
 
@@ -123,14 +129,34 @@ class Restorer:
 
     # --- pages and images ---------------------------------------------------------------------------------------
 
-    def _bring_back(self, saved: StoredLineage, choice: Choice) -> None:
-        incoming = self._loop.call(lambda: self._reserve(saved)).result()
-        try:
-            self._fill(saved, incoming, choice)
-            self._loop.call(lambda: self._publish(incoming)).result()
-        except BaseException:
-            self._loop.call(lambda: self._abandon(incoming)).exception()
-            raise
+    def _bring_back(self, manifest: SessionManifest, choice: Choice) -> list[StoredResponse]:
+        """Everything into memory; the session's responses."""
+        with ExitStack() as held:
+            reader = None
+            stored = read_responses(self._store, manifest)
+            if not self._responses.of_session(manifest.session):  # a new process: all of it is wanted, so begin now
+                reader = held.enter_context(self._store.read_rows(self._sections(*_objects_of(manifest))))
+            saved = lineage_of(manifest, stored)
+            incoming = self._loop.call(lambda: self._reserve(saved)).result()
+            try:
+                pages, images = incoming.by_name(saved)
+                if reader is None:
+                    reader = held.enter_context(self._store.read_rows(self._sections(list(pages), list(images))))
+                filling = Filling(self._driver, pages, images, lambda done, total: self._tell(
+                    "restoring", choice, "restore", done, total))
+                reader.place_in(filling.place)
+                responses = stored.responses()
+                reader.wait()
+                self._loop.call(lambda: self._publish(incoming)).result()
+            except BaseException:
+                self._loop.call(lambda: self._abandon(incoming)).exception()
+                raise
+        self._note_rate(filling)
+        self._tell("done", choice, "restore", filling.done, filling.done)
+        return responses
+
+    def _sections(self, pages: Sequence[bytes], images: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
+        return [(pages, self._driver.pages.page_bytes), (images, self._driver.images.image_bytes)]
 
     def _reserve(self, saved: StoredLineage) -> _Incoming:
         """On the engine thread: make room and keep it."""
@@ -166,32 +192,9 @@ class Restorer:
         self._driver.free(Released(tuple(incoming.pages.values()), tuple(incoming.images.values())))
         self.filling -= 1
 
-    def _fill(self, saved: StoredLineage, incoming: _Incoming, choice: Choice) -> None:
-        """Read, verify and copy each object to its place; the status document tells how far it is."""
-        pages: dict[bytes, list[PageId]] = {}
-        images: dict[bytes, list[ImageId]] = {}
-        for number, page in incoming.pages.items():
-            pages.setdefault(saved.pages[number], []).append(PageId(page))
-        for number, image in incoming.images.items():
-            images.setdefault(saved.images[number], []).append(ImageId(image))
-        total = (sum(map(len, pages.values())) * self._driver.pages.page_bytes
-                 + sum(map(len, images.values())) * self._driver.images.image_bytes)
-        self._tell("restoring", choice, "restore", 0, total)
-        started, done, told = time.perf_counter_ns(), 0, 0
-        batch: list[tuple[PageId, bytearray]] = []
-        for digest, data in self._store.read_many(_in_order(pages, images)):
-            batch += [(page, data) for page in pages.get(digest, ())]
-            for image in images.get(digest, ()):
-                self._driver.images.import_(image, data)
-            done += len(data)
-            if done - told >= _BATCH_BYTES:
-                self._driver.pages.import_many(batch)
-                batch, told = [], done
-            self._tell("restoring", choice, "restore", done, max(total, done))
-        self._driver.pages.import_many(batch)
-        if done:
-            self._ns_per_byte = (time.perf_counter_ns() - started) / done
-        self._tell("done", choice, "restore", done, done)
+    def _note_rate(self, filling: Filling) -> None:
+        if filling.done:
+            self._ns_per_byte = (time.perf_counter_ns() - filling.started) / filling.done
 
     def _tell(self, state: str, choice: Choice, decision: str, done: int, total: int) -> None:
         self._report(Restore.model_validate({
@@ -199,17 +202,7 @@ class Restorer:
             "predicted_restore_ns": choice.restore_ns, "predicted_recompute_ns": choice.recompute_ns}))
 
 
-def stored_frontiers(manifest: SessionManifest) -> dict[str, int]:
-    """By response, the deepest frontier that the store has for what continues it."""
-    frontiers = {record.number: record.frontier_tokens for record in manifest.checkpoints}
-    found = {}
-    for item in manifest.continuations:
-        ends = [frontiers[number] for number in (item.endpoint, *item.anchors) if number is not None]
-        found[item.response_id] = max(ends, default=0)
-    return found
-
-
-def _in_order(*wanted: Iterable[bytes]) -> list[bytes]:
-    return [digest for digests in wanted for digest in digests]
-
-
+def _objects_of(manifest: SessionManifest) -> tuple[list[bytes], list[bytes]]:
+    """Names of all pages and of all images, each once, in the order in which they were saved."""
+    pages = dict.fromkeys(page for record in manifest.checkpoints for page in record.pages)
+    return list(pages), list(dict.fromkeys(record.image for record in manifest.checkpoints))

@@ -24,6 +24,7 @@ from ninfer_engine.runtime.loop import EngineLoop
 from ninfer_engine.runtime.manifests import Describer
 from ninfer_engine.runtime.merging import Room, merged, trimmed, why_not_restorable
 from ninfer_engine.runtime.opened import OpenedStore
+from ninfer_engine.runtime.pacing import Pacer
 from ninfer_engine.runtime.responses import ResponseStore
 
 logger = logging.getLogger("ninfer.sessions")
@@ -88,7 +89,8 @@ class Saver:
         if not responses and not taken.lineage.checkpoints:
             raise EngineRefusedError(ErrorCode.NOTHING_TO_SAVE,
                                      "the session has no stored response here: nothing to save")
-        described = Describer(self._opened.names, self._driver.pages, self._driver.images).describe(
+        described = Describer(self._opened.names, self._driver.pages, self._driver.images,
+                              Pacer(lambda: self._driver.running > 0).step).describe(
             session, taken.lineage, responses, ())
         fresh = described.manifest
         reason = why_not_restorable(fresh, self._room)

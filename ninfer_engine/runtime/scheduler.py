@@ -1,19 +1,24 @@
 """Who runs next: first come, first served; one prefill chunk, then one decode step of everyone, and again.
 
 A prefill chunk and a decode step alternate, so a long prompt delays running replies by one chunk at a time. A request
-is admitted when the driver can reserve its whole life; nothing overtakes the head of the queue.
+is admitted when the driver can reserve its whole life; nothing overtakes the head of the queue. Another choice of the
+same prompt waits at the head until the first choice's prompt is in memory, and then resumes there.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 
 from ninfer_engine.context.types import CheckpointKind
 from ninfer_engine.contract.errors import ErrorCode
-from ninfer_engine.runtime.api import FinishReason
+from ninfer_engine.runtime.api import ConstraintError, FinishReason, Token
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.executor import Executor
+from ninfer_engine.runtime.gaps import Gaps
 from ninfer_engine.runtime.sequence import Phase, Sequence
+
+logger = logging.getLogger("ninfer.engine")
 
 
 class Scheduler:
@@ -40,6 +45,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.computed_prefill_tokens = 0
         self.committed_decode_tokens = 0
+        self.gaps = Gaps()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -79,7 +85,7 @@ class Scheduler:
             waited = now - sequence.clock.arrived - sequence.request.restored_s
             if sequence.cancelled:
                 sequence.phase = Phase.DONE
-            elif waited > self._pending_timeout_s:
+            elif waited > self._pending_timeout_s and not self._follows_a_prefill(sequence):
                 sequence.refuse(ErrorCode.REQUEST_QUEUE_TIMEOUT,
                                 f"waited {waited:.1f} s for a place, the limit is "
                                 f"{self._pending_timeout_s:.1f} s: try again, or raise --pending-timeout-ms")
@@ -90,13 +96,19 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._concurrency:
             head = self.waiting[0]
-            if not self._driver.admit(head):
+            if self._follows_a_prefill(head) or not self._driver.admit(head):
                 return
             self.waiting.popleft()
             head.clock.admitted = self._clock() - head.clock.plan_s - head.clock.restore_s
             head.phase = Phase.PREFILLING
             self.running.append(head)
             self._settle_prefill(head)
+
+    def _follows_a_prefill(self, sequence: Sequence) -> bool:
+        """Its prompt is being computed by another choice of the same request."""
+        leader = sequence.request.follows
+        return leader is not None and any(
+            one.phase is Phase.PREFILLING and one.request.request_id == leader for one in self.running)
 
     def _prefill(self) -> None:
         """One chunk of the sequence that was admitted first, up to its next split.
@@ -130,14 +142,33 @@ class Scheduler:
         for sequence, row in zip(batch, logits, strict=True):
             if sequence.computed == sequence.prompt_tokens:
                 self.computed_prefill_tokens += 1
-            self._commit(sequence, sequence.sampler.choose(row))
+            try:
+                token = sequence.sampler.choose(row)
+            except (ConstraintError, RuntimeError) as error:
+                self._fail(sequence, error)
+            else:
+                self._commit(sequence, token)
 
-    def _commit(self, sequence: Sequence, token: int) -> None:
-        sequence.tokens.append(token)
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        """No next token can be chosen: this request ends with an error, its neighbours go on."""
+        self.running.remove(sequence)
+        self._driver.release(sequence)
+        if isinstance(error, ConstraintError):
+            sequence.refuse(ErrorCode.INVALID_REQUEST, str(error))
+        else:
+            logger.error("no token could be chosen", exc_info=error, extra={"request_id": sequence.request.request_id})
+            sequence.refuse(ErrorCode.INTERNAL_ERROR, "no token could be chosen: the model's output is not a number")
+
+    def _commit(self, sequence: Sequence, token: Token) -> None:
+        sequence.tokens.append(token.token_id)
         self.committed_decode_tokens += 1
-        if sequence.clock.first_token is None:
-            sequence.clock.first_token = self._clock()
-        stopped = token in sequence.request.sampling.stop_token_ids
+        now, clock = self._clock(), sequence.clock
+        if clock.first_token is None:
+            clock.first_token = now
+        else:
+            self.gaps.observe(now - clock.last_token)
+        clock.last_token = now
+        stopped = token.token_id in sequence.request.sampling.stop_token_ids
         full = len(sequence.tokens) >= sequence.longest
         sequence.say(token)
         if stopped or full:

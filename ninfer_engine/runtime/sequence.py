@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ninfer_engine.context.types import Eviction, Plan, Split
 from ninfer_engine.contract.errors import ErrorCode
-from ninfer_engine.runtime.api import EngineRefusedError, Finished, GenerationRequest, Token
+from ninfer_engine.runtime.api import EngineRefusedError, Finished, GenerationRequest, Logprobs, Token
 from ninfer_engine.runtime.sampler import Sampler
 
 Event = Token | Finished | EngineRefusedError
@@ -57,6 +57,7 @@ class Clock:
     restore_s: float = 0.0
     prefilled: float | None = None
     first_token: float | None = None
+    last_token: float = 0.0
     finished: float | None = None
 
 
@@ -70,7 +71,7 @@ class Sequence:
     device_pages: device indices of the pages that hold its whole reserved life; pages of a running sequence never move.
     slot: the working slot; source_slot: what the next kernel reads (the anchor's image at first, -1 at root).
     splits: positions, ascending, at which prefill stops to publish an image. demoted, evictions: what this request's
-    plans moved and gave up.
+    plans moved and gave up. logprobs: of each token of the reply, when asked for and told at the end.
     """
 
     sequence_id: int
@@ -92,6 +93,7 @@ class Sequence:
     splits: list[Split] = field(default_factory=list)
     demoted: int = 0
     evictions: list[Eviction] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
 
     @property
     def prompt_tokens(self) -> int:
@@ -108,15 +110,23 @@ class Sequence:
         """Tokens at the end of the longest life that the request may have."""
         return min(self.room, self.prompt_tokens + self.request.sampling.max_new_tokens)
 
-    def say(self, token: int) -> None:
+    def say(self, token: Token) -> None:
         """Hand a committed token to the client, unless it takes all at the end."""
         if not self.request.together:
-            self.channel.send(Token(token))
+            self.channel.send(token)
+        elif token.logprobs is not None:
+            self.logprobs.append(token.logprobs)
 
     def tell(self, finished: Finished) -> None:
         """The last event, after the tokens that were held back."""
-        held = [Token(token) for token in self.output] if self.request.together else []
-        self.channel.send(*held, finished)
+        self.channel.send(*self._held(), finished)
+
+    def _held(self) -> list[Token]:
+        if not self.request.together:
+            return []
+        if self.logprobs:
+            return [Token(token, logs) for token, logs in zip(self.output, self.logprobs, strict=True)]
+        return [Token(token) for token in self.output]
 
     def refuse(self, code: ErrorCode, message: str) -> None:
         """End with an error for the client."""

@@ -6,31 +6,32 @@ import contextlib
 import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.contract.checkpoints import CheckpointStatus, DeleteReply, SaveReply
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.status import Restore
 from ninfer_engine.memory.store.errors import StoreError
-from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.runtime.api import EngineRefusedError
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.loop import EngineLoop
 from ninfer_engine.runtime.opened import OpenedStore
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
-from ninfer_engine.runtime.restoring import Restorer, stored_frontiers
+from ninfer_engine.runtime.restoring import Restorer
+from ninfer_engine.runtime.returning import Returner
 from ninfer_engine.runtime.saving import Saver
 from ninfer_engine.runtime.sequence import Sequence
 
 logger = logging.getLogger("ninfer.sessions")
 
-_NICE = 10
+_NICE = 10  # at 19 a save of 80 MB took 12 s on a machine that others had filled, at 10 it takes its tenth
+_SWITCH_S = 0.0005  # Python's own is 5 ms: a step that asks for the interpreter lock would wait that long for a save
 _LIVE_S = 600.0  # a session used within so many seconds is never reclaimed
 _SESSION = re.compile(r"[0-9a-f]{64}")
 
@@ -41,14 +42,6 @@ class Limits:
 
     min_tokens: int
     most_responses: int
-
-
-@dataclass(frozen=True, slots=True)
-class _OnDisk:
-    """What the store is known to hold of a session: the deepest frontier for each response, bytes of pages, images."""
-
-    frontiers: dict[str, int]
-    size: int
 
 
 class Sessions:
@@ -66,12 +59,15 @@ class Sessions:
         self._writer = ThreadPoolExecutor(1, "session-save", _give_way)
         self._reader = ThreadPoolExecutor(1, "session-restore")
         self._keeper = ThreadPoolExecutor(1, "session-upkeep", _give_way)
+        self._forgetter = ThreadPoolExecutor(1, "session-forget")  # a client waits for it
+        self._returner = (Returner(opened, driver, loop, self._restorer, self._reader,
+                                   lambda session: self._restore(session, True))
+                          if opened and self._restorer else None)
         self._lock = threading.Lock()
         self._queued: set[str] = set()
         self._restoring: dict[str, Future[bool]] = {}
         self._used: dict[str, float] = {}
         self._dirty: dict[str, None] = {}
-        self._on_disk: dict[str, _OnDisk] = {}
 
     @property
     def holding(self) -> int:
@@ -82,6 +78,9 @@ class Sessions:
         """Once the engine thread runs: drop what a killed save left, in the background, and bring sessions back."""
         if self._opened is None:
             return
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
+        self._keeper.submit(self._driver.pages.populate)
+        self._keeper.submit(self._driver.images.populate)
         self._keeper.submit(self._collect)
         for session in restore:
             self._restoring[session] = self._reader.submit(self._restore, session, True)
@@ -117,7 +116,7 @@ class Sessions:
 
     def close(self) -> None:
         """Wait for what is being written and stop."""
-        for threads in (self._writer, self._reader, self._keeper):
+        for threads in (self._writer, self._reader, self._keeper, self._forgetter):
             threads.shutdown()
         if self._opened is not None:
             self._opened.store.close()
@@ -133,7 +132,7 @@ class Sessions:
             logger.exception("session not saved", extra={"session": session[:16]})
 
     def _save(self, session: str, explicit: bool) -> SaveReply:
-        if self._saver is None or self._restorer is None or self._opened is None:
+        if self._saver is None or self._restorer is None or self._returner is None:
             raise _no_store()
         with self._lock:
             self._dirty.pop(session, None)
@@ -144,7 +143,7 @@ class Sessions:
                 with self._lock:
                     self._dirty[session] = None
             raise
-        self._note(session, saved.manifest)
+        self._returner.note(saved.manifest)
         try:
             self._restorer.measure(saved.manifest)
         except StoreError as error:
@@ -163,12 +162,6 @@ class Sessions:
         used = self._used.get(session)
         return None if used is None else time.monotonic() - used
 
-    def _note(self, session: str, manifest: SessionManifest) -> None:
-        assert self._restorer is not None, "there is a store"  # noqa: S101
-        known = _OnDisk(stored_frontiers(manifest), self._restorer.page_bytes(manifest))
-        with self._lock:
-            self._on_disk[session] = known
-
     # --- restore ------------------------------------------------------------------------------------------------
 
     def restore(self, session: str) -> "Future[bool]":
@@ -180,64 +173,23 @@ class Sessions:
             return running
 
     def _restore(self, session: str, always: bool) -> bool:
-        if self._restorer is None:
+        if self._restorer is None or self._returner is None:
             return False
         self._writer.submit(lambda: None).result()  # what a restore pushes out of memory is on disk before it does
         manifest = self._restorer.restore(session, always)
         if manifest is None:
             return False
-        self._note(session, manifest)
+        self._returner.note(manifest)
         with self._lock:
             self._used[session] = time.monotonic()
         return True
 
     def queue(self, sequence: Sequence, add: Callable[[Sequence], None]) -> None:
-        """On the engine thread: queue a sequence; when memory has given up what it continues, and reading that from
-        the store is predicted to be quicker than computing it, only once it is back."""
-        session = sequence.request.session
-        if session is None or not self._reading_pays(sequence):
+        """On the engine thread: queue a sequence, once what it continues is back if the store has it."""
+        if self._returner is None:
             add(sequence)
-            return
-        with self._lock:
-            running = self._restoring.get(session)
-            if running is None or running.done():
-                running = self._restoring[session] = self._reader.submit(self._restore, session, True)
-        started = time.monotonic()
-
-        def come_back() -> None:
-            request = sequence.request
-            waited = time.monotonic() - started
-            sequence.request = replace(request, restored_s=request.restored_s + waited)
-            add(sequence)
-
-        def hand_over(_: "Future[bool]") -> None:
-            self._loop.call(come_back).add_done_callback(refuse_if_lost)
-
-        def refuse_if_lost(queued: "Future[None]") -> None:
-            if queued.cancelled() or queued.exception() is not None:
-                sequence.refuse(ErrorCode.ENGINE_UNAVAILABLE, "the engine is stopping")
-
-        running.add_done_callback(hand_over)
-
-    def _reading_pays(self, sequence: Sequence) -> bool:
-        request, brain = sequence.request, self._driver.brain
-        with self._lock:
-            known = self._on_disk.get(request.session or "")
-        there = known.frontiers.get(request.parent_response_id or "", 0) if known else 0
-        if known is None or self._restorer is None or not 0 < there < len(request.tokens):
-            return False
-        tokens = TokenArray.of(request.tokens)
-        here = brain.resumable(tokens, request.cache_salt)
-        parent = self._responses.get(request.parent_response_id or "", request.session)
-        if here >= there or parent is None or tokens.common(0, TokenArray.of(parent.tokens[:there])) < there:
-            return False
-        count = len(tokens)
-        recompute = brain.costs.prefill_ns(here, count - here) - brain.costs.prefill_ns(there, count - there)
-        restore = self._restorer.restore_ns(known.size)
-        logger.info("memory gave up what a request continues", extra={
-            "request_id": request.request_id, "here": here, "in_store": there, "predicted_restore_ns": restore,
-            "predicted_recompute_ns": recompute, "decision": "restore" if restore < recompute else "recompute"})
-        return restore < recompute
+        else:
+            self._returner.queue(sequence, add)
 
     # --- the rest -----------------------------------------------------------------------------------------------
 
@@ -253,23 +205,25 @@ class Sessions:
         return self._writer.submit(self._delete, session)
 
     def _delete(self, session: str) -> DeleteReply:
-        if self._opened is None:
+        if self._opened is None or self._returner is None:
             raise _no_store()
+        self._returner.forget(session)
         with self._lock:
-            for table in (self._used, self._dirty, self._on_disk):
+            for table in (self._used, self._dirty):
                 table.pop(session, None)
         try:
             return DeleteReply(session_sha256=session, deleted=self._opened.store.delete(session))
         except StoreError as error:
             raise EngineRefusedError(ErrorCode.CHECKPOINT_UNAVAILABLE, str(error)) from error
 
-    def forget_response(self, session: str | None, response_id: str) -> None:
-        """A response was deleted: durable soon, whatever is being saved, so that no restore brings it back."""
-        if self._opened is not None and session is not None:
-            self._keeper.submit(self._forget, session, response_id)
+    def forget_response(self, session: str | None, response_id: str) -> "Future[None]":
+        """A response was deleted: done when that is durable, whatever is being saved, so that no restore brings it
+        back. Where the store cannot be written this is said in the log."""
+        return self._forgetter.submit(self._forget, session, response_id)
 
-    def _forget(self, session: str, response_id: str) -> None:
-        assert self._opened is not None, "asked for only with a store"  # noqa: S101
+    def _forget(self, session: str | None, response_id: str) -> None:
+        if self._opened is None or session is None:
+            return
         try:
             self._opened.store.forget_response(session, response_id)
         except StoreError as error:
@@ -283,6 +237,18 @@ class Sessions:
             logger.info("store collected", extra={"objects": done.removed_objects, "freed_bytes": done.freed_bytes})
         except StoreError as error:
             logger.warning("store not collected", extra={"reason": str(error)})
+        self._measure()
+
+    def _measure(self) -> None:
+        """How fast the store reads, before the first restore has to know."""
+        assert self._opened is not None, "asked for only with a store"  # noqa: S101
+        assert self._restorer is not None, "there is a store"  # noqa: S101
+        for session in self._opened.store.sessions():
+            try:
+                self._restorer.measure(self._opened.store.load(session))
+            except StoreError:
+                continue
+            return
 
 
 def _give_way() -> None:

@@ -1,9 +1,10 @@
 """Engines with a durable store, priced the same on every machine, and disks that misbehave by name."""
 
 import asyncio
+import itertools
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from engine_cases import flags_for
 
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.memory.store import saving
-from ninfer_engine.memory.store.durable import DurableStore
+from ninfer_engine.memory.store.reading import RowReader
 from ninfer_engine.runtime.engine import Engine
 
 DEAR, CHEAP = 1e6, 1.0  # nanoseconds to compute a token: a session takes minutes, or nothing
@@ -52,18 +53,20 @@ class HeldDisk:
 
 
 @contextmanager
-def reads_are_held(after: int = 2) -> Iterator[HeldDisk]:
-    """Reading a session's pages sticks after the first few."""
-    disk = HeldDisk()
+def reads_are_held(after: int = 1) -> Iterator[HeldDisk]:
+    """Reading a session's pages sticks once the first `after` megabytes are in their place."""
+    disk, whole, started, moved = HeldDisk(), RowReader._move, itertools.count(), threading.Semaphore(0)
 
-    def read_many(self: DurableStore, digests: Sequence[bytes]) -> Iterator[tuple[bytes, bytearray]]:
-        for index, digest in enumerate(digests):
-            if index == after:
-                disk.wait()
-            yield digest, self.read(digest)
+    def move(self: RowReader, *group: Any) -> None:
+        if next(started) >= after:
+            moved.acquire()
+            moved.release()
+            disk.wait()
+        whole(self, *group)
+        moved.release()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DurableStore, "read_many", read_many)
+        patch.setattr(RowReader, "_move", move)
         try:
             yield disk
         finally:

@@ -1,9 +1,15 @@
 """Sessions for the tests of the durable store: a template with forks, bytes derived from names."""
 
+import errno
 import hashlib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from ninfer_engine.memory.store.datafile import Extent
 from ninfer_engine.memory.store.digests import PAGE_TOKENS, ObjectNames, pack_tokens
 from ninfer_engine.memory.store.durable import DurableStore
 from ninfer_engine.memory.store.manifest import (
@@ -13,6 +19,7 @@ from ninfer_engine.memory.store.manifest import (
     SessionManifest,
 )
 from ninfer_engine.memory.store.origin import OriginKey
+from ninfer_engine.memory.store.reading import locate
 from ninfer_engine.memory.store.saving import PendingObject, SaveResult
 
 FINGERPRINT = {"model": "aa" * 32, "dtype": "fp32", "layout": "1"}
@@ -98,3 +105,26 @@ def problems(store: DurableStore, session: str, contents: dict[bytes, bytes]) ->
 
 def save(store: DurableStore, saved: SavedSession, reclaim: Iterable[str] = (), live: Iterable[str] = ()) -> SaveResult:
     return store.save(saved.manifest(), saved.pending(), reclaim=tuple(reclaim), live=tuple(live))
+
+
+@contextmanager
+def bad_sectors(start: int, end: int) -> Iterator[None]:
+    """While inside, reading the bytes [start, end) of the store's file fails as a dying disk fails (EIO)."""
+    whole = os.preadv
+
+    def preadv(descriptor: int, buffers: Sequence[memoryview | bytearray], offset: int) -> int:
+        if offset < end and offset + sum(map(len, buffers)) > start:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return whole(descriptor, buffers, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "preadv", preadv)
+        yield
+
+
+def place_of(store: DurableStore, digest: bytes) -> Extent:
+    """Where the first piece of a stored object lies in the store's file."""
+    with store.database().read() as view:
+        piece = locate(view, [digest])[0].pieces[0]
+        assert isinstance(piece, Extent)
+        return piece

@@ -1,6 +1,7 @@
 """Saved sessions: the next process finds the template hot, the first sibling included."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from engine_cases import SESSION, ask, flags_for, fork, random_tokens, request_f
 from session_cases import store_flags
 
 from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.memory.store.durable import DurableStore
+from ninfer_engine.memory.store.objects import ObjectEntry, stored_bytes, write_objects
+from ninfer_engine.memory.store.origin import OriginKey
 from ninfer_engine.runtime.api import EngineRefusedError
 
 
@@ -82,6 +86,37 @@ async def test_a_deleted_session_is_gone(tmp_path: Path) -> None:
         assert (await engine.checkpoint_status(SESSION)).state == "missing"
     async with running(store_flags(tmp_path)) as engine:
         assert not await engine.restore_session(SESSION)
+
+
+async def test_what_a_killed_save_left_is_collected_when_an_engine_starts(tmp_path: Path) -> None:
+    async with running(store_flags(tmp_path)) as engine:
+        base = await ask(engine, request_for(random_tokens(400, 1), 8))
+    store = DurableStore.open(tmp_path / "store", {}, 1 << 40)
+    left = {bytes([number]) * 32: bytes(300_000) for number in range(3)}  # objects first, and then no manifest
+    write_objects(store.database(), [(name, data, ObjectEntry.of(name, data, OriginKey.from_secret(None)))
+                                     for name, data in left.items()])
+    kept = store.used_bytes() - sum(map(stored_bytes, map(len, left.values())))
+    assert store.missing(left) == set()
+    store.close()
+    async with running(store_flags(tmp_path)) as engine:
+        await asyncio.wrap_future(engine._sessions._keeper.submit(lambda: None))  # what the start asked for is done
+        store = engine._sessions._opened.store  # type: ignore[union-attr]  # it has one
+        assert store.missing(left) == set(left)
+        assert store.used_bytes() == kept
+        assert await engine.restore_session(SESSION)
+        assert (await fork(engine, base, 3)).reused == len(base.tokens) - 1
+
+
+async def test_a_deleted_response_is_durable_when_the_reply_comes(tmp_path: Path) -> None:
+    async with running(store_flags(tmp_path)) as engine:
+        base = await ask(engine, request_for(random_tokens(400, 1), 8))
+        await engine.save_session(SESSION)
+        assert engine.responses.delete(base.response_id, SESSION)
+        await engine.forget_response(base.response_id, SESSION)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")  # what a kill now would leave
+    async with running(store_flags(tmp_path, session_checkpoint_dir=str(tmp_path / "copy"))) as engine:
+        assert await engine.restore_session(SESSION)
+        assert engine.responses.get(base.response_id, SESSION) is None
 
 
 async def test_a_session_of_other_numerics_is_incompatible(tmp_path: Path) -> None:

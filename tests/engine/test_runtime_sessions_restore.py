@@ -1,12 +1,15 @@
 """Restoring beside other requests, whole or not at all, and only where it pays."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 from engine_cases import SESSION, Answer, ask, fork, random_tokens, request_for, running
 from session_cases import CHEAP, audit, reads_are_held, store_flags
 
+from ninfer_engine.memory.store.datafile import Extent
+from ninfer_engine.memory.store.reading import locate
 from ninfer_engine.runtime.engine import Engine
 from ninfer_engine.runtime.sessions import sessions_named
 
@@ -79,14 +82,15 @@ async def test_damage_found_half_way_leaves_no_trace_but_the_reason(tmp_path: Pa
 
 
 def damage(engine: Engine, name: bytes) -> None:
-    """Flip a byte of a stored object."""
+    """Flip a byte of a stored page on the disk, behind the store's back."""
     store = engine._sessions._opened.store  # type: ignore[union-attr]  # it has one
-    database = store.database()
-    with database.write() as txn:
-        key = next(key for key in database.keys(txn, "chunks", name) if key[:32] == name)
-        piece = bytearray(database.get(txn, "chunks", key))
-        piece[len(piece) // 2] ^= 1
-        database.put(txn, "chunks", key, bytes(piece))
+    with store.database().read() as view, (store.context.place.database / "data.mdb").open("r+b") as file:
+        (piece,) = locate(view, [name])[0].pieces
+        assert isinstance(piece, Extent)
+        file.seek(piece.offset + piece.size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
 
 
 async def test_where_computing_is_quicker_the_responses_come_back_and_the_pages_do_not(tmp_path: Path) -> None:
@@ -147,11 +151,11 @@ async def test_two_sessions_that_fit_only_one_at_a_time_alternate_and_none_start
         for seed, session in enumerate(sessions):
             ends.append(await ask(engine, request_for(random_tokens(1500, seed + 1), 8, session=session)))
             await engine.save_session(session)
-        for turn in range(4):
+        for turn in range(20):  # forty turns
             for which, session in enumerate(sessions):
                 end = ends[which]
-                prompt = (*end.tokens, *random_tokens(30, 100 * turn + which))
-                ends[which] = await ask(engine, request_for(prompt, 8, parent=end, session=session))
+                prompt = (*end.tokens, *random_tokens(8, 100 * turn + which))
+                ends[which] = await ask(engine, request_for(prompt, 4, parent=end, session=session))
                 assert ends[which].reused >= 1507, (turn, which)  # the first end; later ones stay by value
                 assert ends[which].finished.record.timings.restore_s > 0
                 await engine.save_session(session)

@@ -81,6 +81,29 @@ async def test_a_session_spread_over_both_tiers_is_refused_when_asked_for_and_cu
         audit(engine)
 
 
+async def test_a_fork_costs_its_suffix_on_disk_and_sixteen_siblings_less_than_twice_one(tmp_path: Path) -> None:
+    async with running(store_flags(tmp_path, expected_forks=16, check_invariants=False)) as engine:
+        base = await ask(engine, request_for(random_tokens(12_000, 1), 8))
+        store = engine._sessions._opened.store  # type: ignore[union-attr]  # it has one
+        one = await engine.save_session(SESSION)
+        before = set(store.load(SESSION).objects())
+        await fork(engine, base, 2)
+        second = await engine.save_session(SESSION)
+        manifest = store.load(SESSION)
+        pages = {page for record in manifest.checkpoints for page in record.pages} - before
+        images = {record.image for record in manifest.checkpoints} - before
+        needed = len(pages) * engine._driver.pages.page_bytes + len(images) * engine._driver.images.image_bytes
+        assert len(pages) <= 4
+        assert second.written_bytes <= 1.2 * needed
+        for seed in range(3, 18):
+            await fork(engine, base, seed)
+        every = await engine.save_session(SESSION)
+        assert every.response_records == 17
+        assert every.bytes < 2 * second.bytes
+        assert 0 <= store.used_bytes() - every.bytes < 4096  # the envelope of the record
+        assert one.bytes < second.bytes < every.bytes
+
+
 async def test_a_save_beyond_the_quota_is_refused_with_what_to_raise(tmp_path: Path) -> None:
     async with running(store_flags(tmp_path, session_checkpoint_quota_mib=1)) as engine:
         await ask(engine, request_for(random_tokens(1500, 1), 8))
@@ -117,7 +140,7 @@ async def test_a_deleted_response_never_comes_back_and_its_children_do(tmp_path:
         if deleted_before == "restart":
             await engine.save_session(SESSION)
         assert engine.responses.delete(base.response_id, SESSION)
-        engine.forget_response(base.response_id, SESSION)
+        await engine.forget_response(base.response_id, SESSION)
     for round_ in range(2):
         async with running(store_flags(tmp_path)) as engine:
             assert await engine.restore_session(SESSION)

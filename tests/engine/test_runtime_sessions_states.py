@@ -1,12 +1,15 @@
 """Whatever befalls a store: the documented state, no crash, no wrong token, and the client replays."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from engine_cases import SESSION, Answer, ask, fork, random_tokens, request_for, running
+from model_cases import tiny_of_four_layers
 from session_cases import audit, store_flags
+from store_cases import bad_sectors, place_of
 
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.flags import EngineFlags
@@ -87,17 +90,28 @@ async def test_a_flipped_bit_in_the_manifest_is_corrupt_and_the_client_replays(t
     await replays(store_flags(tmp_path), base, "corrupt")
 
 
-async def test_a_missing_object_is_corrupt_and_the_client_replays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", RECORDS)
+async def test_a_missing_object_of_any_kind_is_corrupt_and_the_client_replays(tmp_path: Path, record: str) -> None:
     base = await saved(tmp_path)
-    drop(tmp_path, RECORDS["page"])
+    drop(tmp_path, RECORDS[record])
     await replays(store_flags(tmp_path), base, "corrupt")
+
+
+async def test_a_session_of_another_model_is_incompatible_names_the_part_and_the_client_replays(tmp_path: Path) -> None:
+    await saved(tmp_path)
+    async with running(store_flags(tmp_path, model=str(tiny_of_four_layers()))) as engine:
+        assert not await engine.restore_session(SESSION)
+        status = await engine.checkpoint_status(SESSION)
+        assert (status.state, "model" in (status.reason or "")) == ("incompatible", True)
+        assert (await ask(engine, request_for(PROMPT, 8))).reused == 0
+        audit(engine)
 
 
 async def test_a_store_of_another_format_is_incompatible_untouched_and_not_in_the_way(tmp_path: Path) -> None:
     base = await saved(tmp_path)
     store, _ = opened(tmp_path)
     with store.database().write() as txn:
-        store.database().put(txn, "meta", b"format", b"2")
+        store.database().put(txn, "meta", b"format", b"3")
     store.close()
     async with running(store_flags(tmp_path)) as engine:
         assert not await engine.restore_session(SESSION)
@@ -172,5 +186,43 @@ async def test_a_write_error_refuses_the_save_and_the_engine_goes_on(
         assert refused.value.code is ErrorCode.CHECKPOINT_UNAVAILABLE
         assert (await engine.checkpoint_status(SESSION)).state == "available"
         assert await engine.restore_session(SESSION)
+        assert (await fork(engine, base, 5)).reused == len(base.tokens) - 1
+        audit(engine)
+
+
+async def test_a_file_cut_short_under_a_running_engine_is_set_aside_and_the_client_replays(tmp_path: Path) -> None:
+    base = await saved(tmp_path)
+    async with running(store_flags(tmp_path)) as engine:
+        await asyncio.wrap_future(engine._sessions._keeper.submit(lambda: None))  # or the upkeep would notice first
+        assert (await engine.checkpoint_status(SESSION)).state == "available"
+        os.truncate(tmp_path / "store" / "lmdb" / "data.mdb", 40_000)
+        assert (await engine.checkpoint_status(SESSION)).state == "corrupt"
+        assert not await engine.restore_session(SESSION)
+        again = await ask(engine, request_for(PROMPT, 8))
+        assert (again.reused, again.output) == (0, base.output)
+        assert (await engine.save_session(SESSION)).generation == 1
+        assert (await engine.checkpoint_status(SESSION)).state == "available"
+        audit(engine)
+    assert list((tmp_path / "store" / "quarantine").glob("lmdb-*"))
+
+
+@pytest.mark.parametrize("record", ["page", "image"])
+async def test_a_sector_that_cannot_be_read_is_unavailable_the_client_replays_and_a_later_restore_succeeds(
+    tmp_path: Path, record: str
+) -> None:
+    base = await saved(tmp_path)
+    store, manifest = opened(tmp_path)
+    place = place_of(store, RECORDS[record](manifest))
+    store.close()
+    async with running(store_flags(tmp_path)) as engine:
+        with bad_sectors(place.offset, place.offset + 512):
+            assert not await engine.restore_session(SESSION)
+            status = await engine.checkpoint_status(SESSION)
+            assert (status.state, "Input/output" in (status.reason or "")) == ("unavailable", True)
+            again = await ask(engine, request_for(PROMPT, 8, session="0f" * 32))
+            assert (again.reused, again.output) == (0, base.output)
+            audit(engine)
+        assert await engine.restore_session(SESSION)
+        assert (await engine.checkpoint_status(SESSION)).state == "available"
         assert (await fork(engine, base, 5)).reused == len(base.tokens) - 1
         audit(engine)

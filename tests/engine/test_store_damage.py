@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from ninfer_engine.memory.store.errors import (
     StoreIncompatibleError,
     StoreUnavailableError,
 )
-from ninfer_engine.memory.store.objects import ObjectEntry
+from ninfer_engine.memory.store.objects import ObjectEntry, checksum_of
 from ninfer_engine.memory.store.origin import OriginKey
 from ninfer_engine.memory.store.upkeep import compact, repair, verify
 
@@ -207,7 +206,7 @@ def test_a_newer_session_format_is_incompatible_and_nothing_is_collected(stored:
     directory, saved = stored
     with raw(directory) as (env, tables), env.begin(write=True, db=tables["manifests"]) as txn:
         head, _, signature, body = txn.get(saved.session.encode()).split(b"\n", 3)
-        head = head.replace(b'"format":1', b'"format":2')
+        head = head.replace(b'"format":2', b'"format":3')
         # Unsigned: the signature of a foreign key is not checked, the digest is.
         signature = bytes(24).hex().encode()
         digest = hashlib.sha256(b"\n".join((head, signature, body))).hexdigest().encode()
@@ -215,7 +214,7 @@ def test_a_newer_session_format_is_incompatible_and_nothing_is_collected(stored:
     store = open_store(directory)
     before = store.used_bytes()
     status = store.status(saved.session)
-    assert (status.state, "format 2" in (status.reason or "")) == ("incompatible", True)
+    assert (status.state, "format 3" in (status.reason or "")) == ("incompatible", True)
     with pytest.raises(StoreIncompatibleError):
         store.gc()
     with pytest.raises(StoreIncompatibleError):
@@ -263,7 +262,7 @@ def test_an_object_forged_with_a_matching_checksum_is_caught_by_its_signature(
     with raw(directory) as (env, tables), env.begin(write=True) as txn:
         txn.put(name + struct.pack(">I", 0), forged, db=tables["chunks"])
         entry = ObjectEntry.unpack(name, txn.get(name, db=tables["index"]))
-        forged_entry = replace(entry, sha256=hashlib.sha256(forged).digest())
+        forged_entry = entry._replace(checksum=checksum_of(forged))
         txn.put(name, forged_entry.pack(name), db=tables["index"])
     store = open_store(directory)
     with pytest.raises(StoreCorruptError, match="signature"):

@@ -82,6 +82,7 @@ def import_session(store: DurableStore, source: Path, force: bool = False) -> Ar
     GenerationError, StoreIncompatibleError (fingerprint, origin, format), QuotaError, StoreUnavailableError.
     """
     database, context = store.database(), store.context
+    database.prepare_write()
     try:
         with source.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:") as tar, context.place.writing():
             members = iter(tar)
@@ -130,7 +131,7 @@ def _import_objects(store: DurableStore, database: Database, tar: tarfile.TarFil
     for digest, entry in entries.items():
         data = _member(tar, members, f"objects/{digest.hex()}", entry.size)
         found = ObjectEntry.of(digest, data, context.key)
-        if (found.sha256, found.size) != (entry.sha256, entry.size):
+        if (found.checksum, found.size) != (entry.checksum, entry.size):
             raise ArchiveError(f"object {digest.hex()[:16]} of the archive does not match its checksum")
         if context.require_origin and not entry.is_own(digest, context.key):
             raise StoreIncompatibleError("the archive holds objects saved under another API key", ("origin",))

@@ -9,6 +9,7 @@ from ninfer_engine.memory.store.errors import QuotaError, StoreCorruptError
 from ninfer_engine.memory.store.objects import (
     entry_of,
     pieces_of,
+    readable_objects,
     remove_object,
     set_used_bytes,
     stored_bytes,
@@ -51,11 +52,13 @@ def collect_garbage(
 
 
 def drop_objects(database: Database, digests: Iterable[bytes]) -> int:
-    """Remove objects in bounded transactions; returns the bytes freed. Their manifests are gone already."""
+    """Remove objects in bounded transactions; returns the bytes freed. Their manifests are gone already. What the disk
+    cannot read stays."""
     listed, freed = list(digests), 0
     for first in range(0, len(listed), _BATCH):
+        some = readable_objects(database, listed[first:first + _BATCH])
         with database.write() as txn:
-            for digest in listed[first:first + _BATCH]:
+            for digest in some:
                 freed += remove_object(database, txn, digest)
     return freed
 

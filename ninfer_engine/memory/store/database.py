@@ -1,23 +1,28 @@
 """The LMDB environment under the store: opening, transactions, and LMDB's errors in our words.
 
-Mapped reads, one writer, every transaction durable when it returns. Values are cut into pieces below 256 KiB: LMDB
-needs contiguous file pages for a value, and finds them four times faster for these than for 4 MiB (decision 0003).
+One writer, every transaction durable when it returns. LMDB itself reads through its memory map only while it writes;
+all other reads go through a descriptor (treeview.py), where a failing disk is an error and not a bus error. Values are
+cut into pieces below 256 KiB: LMDB needs contiguous file pages for a value, and finds them four times faster for these
+than for 4 MiB (decision 0003).
 """
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import lmdb
 
+from ninfer_engine.memory.store.datafile import DataFile
 from ninfer_engine.memory.store.errors import (
     StoreCorruptError,
+    StoreCutShortError,
     StoreError,
     StoreIncompatibleError,
     StoreUnavailableError,
 )
+from ninfer_engine.memory.store.treeview import CommitGoneError, TreeView
 
 TABLES = ("meta", "index", "chunks", "manifests", "damaged", "deleted")
 _LARGEST_MAP = 1 << 42  # address space, not memory: the file grows only as it is filled
@@ -27,7 +32,8 @@ _SMALLEST_MAP = 1 << 30
 class Database:
     """One open environment. `readonly` when the directory cannot be written. Safe from any thread.
 
-    hold: an open lock file that is closed with the environment.
+    hold: an open lock file that is closed with the environment. file: its data file, for reading large values. lost:
+    the file was cut short under us; whoever opened the database should close it and open it anew.
     """
 
     def __init__(self, directory: Path, readonly: bool, hold: IO[bytes] | None = None) -> None:
@@ -37,21 +43,25 @@ class Database:
         self._idle = threading.Condition()
         self._active = 0
         self._broken = False
+        self.lost = False
         self._env, self.tables = self._open()
+        self.file = self._open_file()
 
     def close(self) -> None:
         """Wait for running transactions and close."""
         with self._idle:
             self._idle.wait_for(lambda: self._active == 0)
             self._env.close()
+            self.file.close()
             if self._hold is not None:
                 self._hold.close()
 
     @contextmanager
-    def read(self) -> Iterator[Any]:
-        """A consistent view of the last commit. Buffers from it are valid inside only: copy what you keep."""
-        with self._running(), translated(), self._env.begin(buffers=True) as txn:
-            yield txn
+    def read(self) -> Iterator[TreeView]:
+        """A consistent view of the last commit, read by descriptor; its extents are valid inside only."""
+        with self._running(), translated(), self._whole(), ExitStack() as held:
+            self.file.need_whole()
+            yield self._view(held)
 
     @contextmanager
     def write(self) -> Iterator[Any]:
@@ -61,8 +71,10 @@ class Database:
         self._mend()
         with self._running():
             try:
-                with translated(), self._env.begin(write=True) as txn:
-                    yield txn
+                with translated(), self._whole():
+                    self.file.need_whole()
+                    with self._env.begin(write=True) as txn:
+                        yield txn
             except StoreUnavailableError:
                 self._broken = True  # after a failed sync LMDB refuses every write until it is opened anew
                 raise
@@ -71,9 +83,12 @@ class Database:
         """Set `key` in `table`."""
         txn.put(key, value, db=self.tables[table])
 
-    def get(self, txn: Any, table: str, key: bytes) -> Any:
-        """The value as a buffer valid inside the transaction, or None."""
-        return txn.get(key, db=self.tables[table])
+    def get(self, txn: Any, table: str, key: bytes) -> bytes | None:
+        """The value, or None."""
+        if isinstance(txn, TreeView):
+            return txn.get(table, key)
+        found: bytes | None = txn.get(key, db=self.tables[table])
+        return found
 
     def remove(self, txn: Any, table: str, key: bytes) -> bool:
         """Drop `key`; whether it was there."""
@@ -81,6 +96,9 @@ class Database:
 
     def keys(self, txn: Any, table: str, start: bytes = b"") -> Iterator[bytes]:
         """Keys from `start` on, in order."""
+        if isinstance(txn, TreeView):
+            yield from txn.keys(table, start)
+            return
         cursor = txn.cursor(db=self.tables[table])
         if cursor.set_range(start) if start else cursor.first():
             for key in cursor.iternext(keys=True, values=False):
@@ -88,11 +106,15 @@ class Database:
 
     def free_inside(self) -> int:
         """Bytes of the file that new values can take without growing it."""
-        with self.read() as txn:
-            held: int = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-                       for stat in (txn.stat(self.tables[table]) for table in TABLES))
-            info, size = self._env.info(), self._env.stat()["psize"]
-            return max(0, (int(info["last_pgno"]) + 1 - held) * int(size))
+        with self.read() as view:
+            held = sum(view.tables[table].pages for table in TABLES if table in view.tables)
+            return max(0, (view.last_page + 1 - held) * view.page_bytes)
+
+    def prepare_write(self) -> None:
+        """Read whatever of the file a write may go through by the memory map: what cannot be read is an error here.
+        Raises StoreUnavailableError, StoreCorruptError."""
+        with self.read() as view:
+            view.touch()
 
     def _open(self) -> tuple[Any, dict[str, Any]]:
         size = _LARGEST_MAP
@@ -108,6 +130,33 @@ class Database:
                     raise
                 size //= 4  # a limit on address space
 
+    def _open_file(self) -> DataFile:
+        try:
+            with translated():
+                return DataFile(self._directory / "data.mdb")
+        except StoreError:
+            self._env.close()
+            raise
+
+    def _view(self, held: ExitStack) -> TreeView:
+        while True:
+            with ExitStack() as attempt:
+                txn = attempt.enter_context(self._env.begin())
+                try:
+                    view = TreeView(self.file, txn.id())
+                except CommitGoneError:
+                    continue
+                held.push(attempt.pop_all())
+                return view
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreCutShortError:
+            self.lost = True
+            raise
+
     def _tables(self, env: Any) -> dict[str, Any]:
         try:
             if not self.readonly:
@@ -122,7 +171,9 @@ class Database:
         with self._idle:
             if self._broken and self._active == 0:
                 self._env.close()
+                self.file.close()
                 self._env, self.tables = self._open()
+                self.file = self._open_file()
                 self._broken = False
 
     @contextmanager

@@ -32,7 +32,11 @@ class ObjectNames:
 
     def next_page(self, before: bytes | None, run: Sequence[int]) -> bytes:
         """The name of the page that holds `run` (1 to 64 tokens) behind the full page named `before` (None: root)."""
-        return self._digest(b"page", before or self._key, pack_tokens(run))
+        return self.next_packed_page(before, pack_tokens(run))
+
+    def next_packed_page(self, before: bytes | None, run: bytes) -> bytes:
+        """`next_page` of tokens that are packed already."""
+        return self._digest(b"page", before or self._key, run)
 
     def image(self, last_page: bytes | None, frontier_tokens: int) -> bytes:
         """The name of the state image at a frontier whose last (full or partial) page is `last_page`."""
@@ -43,11 +47,8 @@ class ObjectNames:
         return self._digest(kind.encode(), data)
 
     def _digest(self, kind: bytes, *parts: bytes) -> bytes:
-        digest = hmac.new(self._key, kind, hashlib.sha256)
-        for part in parts:
-            digest.update(struct.pack("<Q", len(part)))
-            digest.update(part)
-        return digest.digest()
+        measured = (piece for part in parts for piece in (struct.pack("<Q", len(part)), part))
+        return hmac.digest(self._key, b"".join((kind, *measured)), "sha256")
 
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:

@@ -23,17 +23,19 @@ from ninfer_engine.memory.store.context import StoreContext
 from ninfer_engine.memory.store.database import Database
 from ninfer_engine.memory.store.envelope import Header, Sealed, differing_parts
 from ninfer_engine.memory.store.errors import (
-    ObjectMissingError,
+    ObjectDamagedError,
     SessionMissingError,
     StoreCorruptError,
     StoreError,
     StoreIncompatibleError,
+    StoreUnavailableError,
 )
 from ninfer_engine.memory.store.manifest import SessionManifest
-from ninfer_engine.memory.store.objects import entry_of, raw_object, read_object, remove_object
+from ninfer_engine.memory.store.objects import raw_object, remove_object
 from ninfer_engine.memory.store.opening import open_database
 from ninfer_engine.memory.store.origin import OriginKey
 from ninfer_engine.memory.store.readahead import read_ahead
+from ninfer_engine.memory.store.reading import RowReader, Verifier, entries_of, read_objects, reading_rows
 from ninfer_engine.memory.store.saving import PendingObject, SaveResult, drop_session, save_generation
 
 
@@ -44,6 +46,7 @@ class DurableStore:
         self.context = context
         self._opened: Database | None = None
         self._open_lock = threading.Lock()
+        self._failed: dict[str, str] = {}
 
     @classmethod
     def open(cls, directory: Path, fingerprint: Mapping[str, str], quota_bytes: int,
@@ -82,6 +85,9 @@ class DurableStore:
     def database(self) -> Database:
         """The open database; raises StoreError when there is none to be had."""
         with self._open_lock:
+            if self._opened is not None and self._opened.lost:
+                lost, self._opened = self._opened, None
+                lost.close()
             if self._opened is None:
                 self._opened = open_database(self.context.place)
             return self._opened
@@ -99,13 +105,14 @@ class DurableStore:
         """Write one generation of a session. Blocks on the disk: call it outside every engine lock.
 
         objects: every object that the manifest refers to and that may be missing; only missing ones are read, one
-        after another, at most 16 MiB of them held at once. reclaim: sessions that may be dropped for room, least
+        after another, at most 4 MiB of them held at once. reclaim: sessions that may be dropped for room, least
         valuable first; `live` ones, those being read and this one are left alone. Responses deleted meanwhile are
         left out. Raises QuotaError or StoreUnavailableError before anything is written when it cannot fit,
         StoreUnavailableError when the disk fails on the way, ObjectMissingError when `objects` lacks one that the
         store lacks too, StoreIncompatibleError when a newer engine wrote the stored generation.
         """
         database = self.database()
+        database.prepare_write()
         with self.context.place.writing():
             order = [name for name in reclaim if name not in live]
             return save_generation(self.context, database, manifest, objects, order)
@@ -124,6 +131,9 @@ class DurableStore:
             return CheckpointStatus(session_sha256=session, state="corrupt", reason=str(error))
         except StoreError as error:
             return CheckpointStatus(session_sha256=session, state="unavailable", reason=str(error))
+        if session in self._failed:
+            return CheckpointStatus(session_sha256=session, state="unavailable",
+                                    reason=f"{self._failed[session]}; the next restore tries again")
         return CheckpointStatus(
             session_sha256=session, state="available", generation=sealed.header.generation,
             bytes=sealed.header.bytes, response_records=len(sealed.manifest.responses),
@@ -137,14 +147,21 @@ class DurableStore:
     def read(self, digest: bytes) -> bytearray:
         """An object's bytes, verified: exactly those that are returned. Raises ObjectMissingError, StoreCorruptError
         (the damaged object is set aside), StoreIncompatibleError (origin), StoreUnavailableError."""
+        return self.read_all([digest])[digest]
+
+    def read_all(self, digests: Sequence[bytes]) -> dict[bytes, bytearray]:
+        """Small objects at once; raises as `read`."""
         database = self.database()
-        try:
-            return read_object(database, digest, self.context.key, self.context.require_origin)
-        except ObjectMissingError:
-            raise
-        except StoreCorruptError:
-            self._set_object_aside(database, digest)
-            raise
+        with self._setting_aside(database):
+            return read_objects(database, digests, self._verifier)
+
+    @contextmanager
+    def read_rows(self, sections: Sequence[tuple[Sequence[bytes], int]]) -> Iterator[RowReader]:
+        """Lists of objects, each list's of one size, to be placed as verified rows of bytes. Reading begins at once,
+        in threads. Raises as `read`."""
+        database = self.database()
+        with self._setting_aside(database), reading_rows(database, sections, self._verifier) as reader:
+            yield reader
 
     def read_many(self, digests: Sequence[bytes], ahead_bytes: int = 64 << 20) -> Iterator[tuple[bytes, bytearray]]:
         """Objects in order, read and verified ahead by two threads, about `ahead_bytes` ahead at most.
@@ -155,9 +172,16 @@ class DurableStore:
 
     @contextmanager
     def reading(self, session: str) -> Iterator[SessionManifest]:
-        """`load` a session and keep it from being reclaimed while inside."""
+        """A session's stored generation, kept from being reclaimed while inside; raises as `load`, but for objects that
+        are not there. That the disk failed inside is remembered
+        for `status` until a later reading goes well."""
         with self.context.readers.hold(session):
-            yield self.load(session)
+            try:
+                yield self._unsealed(session, need_objects=False).manifest  # reading them tells
+            except StoreUnavailableError as error:
+                self._failed[session] = str(error)
+                raise
+        self._failed.pop(session, None)
 
     def sessions(self) -> list[str]:
         """Every stored session, sorted."""
@@ -186,18 +210,21 @@ class DurableStore:
     def delete(self, session: str) -> bool:
         """Forget a session, and what only it kept; whether there was one."""
         database = self.database()
+        database.prepare_write()
         with self.context.place.writing():
             return drop_session(self.context, database, session, frozenset())
 
     def forget_response(self, session: str, response_id: str) -> None:
         """A response was deleted: durable at once, so that no restore or import brings it back."""
         database = self.database()
+        database.prepare_write()
         with database.write() as txn:
             self.context.sessions.note_deleted(database, txn, session, response_id)
 
     def gc(self) -> GcResult:
         """Drop what no session keeps (a crash during a save leaves such things) and count the bytes anew."""
         database = self.database()
+        database.prepare_write()
         with self.context.place.writing():
             for session in self.sessions():
                 self.status(session)  # sets damaged records aside
@@ -205,7 +232,7 @@ class DurableStore:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _unsealed(self, session: str) -> Sealed:
+    def _unsealed(self, session: str, need_objects: bool = True) -> Sealed:
         database, context = self.database(), self.context
         with database.read() as txn:
             record = context.sessions.record(database, txn, session)
@@ -224,20 +251,25 @@ class DurableStore:
         if parts:
             raise StoreIncompatibleError(f"the session was saved with another {', '.join(parts)}: "
                                          "start the engine that saved it, or replay", parts)
-        self._need_objects(database, sealed.manifest)
+        if need_objects:
+            self._need_objects(database, sealed.manifest)
         return Sealed(header=sealed.header, manifest=sealed.manifest.without_responses(deleted))
 
     def _need_objects(self, database: Database, manifest: SessionManifest) -> None:
-        digest = b""
+        with self._setting_aside(database), database.read() as view:
+            entries_of(view, list(manifest.objects()))
+
+    @property
+    def _verifier(self) -> Verifier:
+        return Verifier(self.context.key, self.context.require_origin)
+
+    @contextmanager
+    def _setting_aside(self, database: Database) -> Iterator[None]:
+        """A damaged object that is found inside is kept for inspection and is no object any more."""
         try:
-            with database.read() as txn:
-                for digest in manifest.objects():
-                    if entry_of(database, txn, digest) is None:
-                        raise ObjectMissingError(digest)
-        except ObjectMissingError:
-            raise
-        except StoreCorruptError:
-            self._set_object_aside(database, digest)
+            yield
+        except ObjectDamagedError as error:
+            self._set_object_aside(database, error.digest)
             raise
 
     def _set_object_aside(self, database: Database, digest: bytes) -> None:

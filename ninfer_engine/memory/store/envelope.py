@@ -16,13 +16,13 @@ from ninfer_engine.memory.store.errors import StoreCorruptError, StoreIncompatib
 from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.memory.store.origin import OriginKey
 
-FORMAT = 1
+FORMAT = 2  # 1: objects had SHA-256 for a checksum
 
 
 class Header(Document):
     """What can be told of a saved session without its objects. bytes: everything that it takes in the store."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     session: str
     generation: Annotated[int, Field(ge=1)]
     fingerprint: dict[str, str]
@@ -102,6 +102,6 @@ def _check_format(head: bytes) -> None:
         found = json.loads(head).get("format")
     except (ValueError, AttributeError) as error:
         raise StoreCorruptError("the session's header is unreadable") from error
-    if isinstance(found, int) and found > FORMAT:
+    if isinstance(found, int) and found != FORMAT:
         raise StoreIncompatibleError(f"the session has store format {found}, this engine reads {FORMAT}: "
-                                     "use a newer engine", ("format",))
+                                     "use the engine that wrote it, or replay", ("format",))

@@ -21,6 +21,18 @@ class StoreCorruptError(StoreError):
     """Stored bytes are not the bytes that were written. They were set aside and are never returned."""
 
 
+class StoreCutShortError(StoreCorruptError):
+    """The store's file is shorter than it was: nothing in it can be trusted to be there."""
+
+
+class ObjectDamagedError(StoreCorruptError):
+    """An object is not what was written; `digest` is to be set aside."""
+
+    def __init__(self, digest: bytes, what: str) -> None:
+        super().__init__(f"object {digest.hex()[:16]} {what}")
+        self.digest = digest
+
+
 class ObjectMissingError(StoreCorruptError):
     """A session refers to an object that the store does not hold (any more)."""
 

@@ -1,4 +1,5 @@
-"""Objects in the database: bytes in pieces, and beside each object an entry with digest, size and signature.
+"""Objects in the database: bytes in pieces, and beside each object an entry with digest, size and signature. Reading
+them is reading.py's.
 
 An object exists when its entry does; the entry is written with the last piece. Pieces without an entry are what a
 crash left, and gc removes them.
@@ -7,18 +8,20 @@ crash left, and gc removes them.
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-import numpy as np
+from blake3 import blake3
 
 from ninfer_engine.memory.store.database import Database
-from ninfer_engine.memory.store.errors import ObjectMissingError, StoreCorruptError, StoreIncompatibleError
+from ninfer_engine.memory.store.datafile import Extent
+from ninfer_engine.memory.store.errors import StoreCorruptError
 from ninfer_engine.memory.store.origin import OriginKey
 
 PIECE_BYTES = 256 * 1024 - 16  # with LMDB's page header exactly 64 file pages
-TRANSACTION_BYTES = 64 * PIECE_BYTES  # 16 MiB: what a save holds in memory at once
+TRANSACTION_BYTES = 16 * PIECE_BYTES  # 4 MiB: what a save holds in memory, and writes without a rest, at once
 ENTRY_BYTES = 72
+_ENTRY = struct.Struct("<32sQ8s16s")
 _FILE_PAGE = 4096
 _INLINE_LIMIT = 2000  # smaller values lie in tree pages
 _OVERHEAD = 256  # an entry, keys and tree pages, a piece
@@ -26,37 +29,41 @@ _OVERHEAD = 256  # an entry, keys and tree pages, a piece
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectEntry:
-    """What is known of a stored object. sha256 and size are of its bytes; `tag` is signed by the key `key_id`."""
+class ObjectEntry(NamedTuple):
+    """What is known of a stored object. checksum (BLAKE3, 32 bytes) and size are of its bytes; `tag` is signed by the
+    key `key_id`."""
 
-    sha256: bytes
+    checksum: bytes
     size: int
     key_id: bytes
     tag: bytes
 
     def pack(self, digest: bytes) -> bytes:
         """The entry of the object `digest` as ENTRY_BYTES bytes, the last eight a checksum of name and entry."""
-        body = struct.pack("<32sQ8s16s", self.sha256, self.size, self.key_id, self.tag)
+        body = _ENTRY.pack(*self)
         return body + hashlib.sha256(digest + body).digest()[:8]
 
     @classmethod
-    def unpack(cls, digest: bytes, data: Buffer) -> "ObjectEntry":
+    def unpack(cls, digest: bytes, data: bytes) -> "ObjectEntry":
         """The entry in `data`; raises StoreCorruptError when it is not what was written for this name."""
-        body, check = bytes(data[:-8]), bytes(data[-8:])
-        if len(data) != ENTRY_BYTES or hashlib.sha256(digest + body).digest()[:8] != check:
+        if len(data) != ENTRY_BYTES or hashlib.sha256(digest + data[:-8]).digest()[:8] != data[-8:]:
             raise StoreCorruptError(f"the entry of object {digest.hex()[:16]} is damaged")
-        return cls(*struct.unpack("<32sQ8s16s", body))
+        return cls._make(_ENTRY.unpack_from(data))
 
     @classmethod
     def of(cls, digest: bytes, data: Buffer, key: OriginKey) -> "ObjectEntry":
         """The entry of `data` under the name `digest`, signed with `key`."""
-        checksum = hashlib.sha256(data).digest()
+        checksum = checksum_of(data)
         return cls(checksum, len(data), key.key_id, key.tag(_signed(digest, checksum, len(data))))
 
     def is_own(self, digest: bytes, key: OriginKey) -> bool:
         """Whether `key` signed this entry under this name."""
-        return self.key_id == key.key_id and key.verifies(_signed(digest, self.sha256, self.size), self.tag)
+        return self.key_id == key.key_id and key.verifies(_signed(digest, self.checksum, self.size), self.tag)
+
+
+def checksum_of(data: Buffer) -> bytes:
+    """The checksum of an object's bytes; lets other threads run meanwhile."""
+    return blake3(data).digest()
 
 
 def stored_bytes(size: int) -> int:
@@ -88,31 +95,12 @@ def write_objects(database: Database, batch: Sequence[tuple[bytes, Buffer, Objec
     return sum(stored_bytes(len(data)) for _, data, _ in batch)
 
 
-def read_object(database: Database, digest: bytes, key: OriginKey, require_origin: bool) -> bytearray:
-    """An object's bytes, copied out first and verified after: what is verified is what is returned.
-
-    Raises ObjectMissingError, StoreCorruptError (the caller sets the object aside), StoreIncompatibleError.
-    """
-    with database.read() as txn:
-        entry = entry_of(database, txn, digest)
-        if entry is None:
-            raise ObjectMissingError(digest)
-        data, checksum = _collect(database, txn, digest, entry.size)
-    if checksum != entry.sha256:
-        raise StoreCorruptError(f"object {digest.hex()[:16]} does not match its checksum")
-    if key.signs and entry.key_id == key.key_id and not entry.is_own(digest, key):
-        raise StoreCorruptError(f"the signature of object {digest.hex()[:16]} does not verify")
-    if require_origin and not entry.is_own(digest, key):
-        raise StoreIncompatibleError(f"object {digest.hex()[:16]} was saved under another API key", ("origin",))
-    return data
-
-
 def raw_object(database: Database, digest: bytes) -> bytes:
     """Whatever is there of an object, unverified: entry, then pieces. For inspection only."""
-    with database.read() as txn:
-        parts = [bytes(database.get(txn, "index", digest) or b"")]
-        parts += [bytes(database.get(txn, "chunks", piece)) for piece in list(pieces_of(database, txn, digest))]
-    return b"".join(parts)
+    with database.read() as view:
+        parts = [view.get("index", digest)]
+        parts += [view.get("chunks", piece) for piece in pieces_of(database, view, digest)]
+    return b"".join(part for part in parts if part is not None)
 
 
 def remove_object(database: Database, txn: Any, digest: bytes) -> int:
@@ -123,6 +111,19 @@ def remove_object(database: Database, txn: Any, digest: bytes) -> int:
     database.remove(txn, "index", digest)
     account(database, txn, -accounted)
     return accounted
+
+
+def readable_objects(database: Database, digests: Sequence[bytes]) -> list[bytes]:
+    """Those of `digests` whose pieces can be dropped: LMDB looks at the first page of each through its memory map, so
+    that page is read by descriptor before."""
+    found = []
+    with database.read() as view:
+        for digest in digests:
+            pieces = (view.find("chunks", piece) for piece in pieces_of(database, view, digest))
+            with suppress(OSError):
+                view.touch_values([piece for piece in pieces if isinstance(piece, Extent)])
+                found.append(digest)
+    return found
 
 
 def pieces_of(database: Database, txn: Any, digest: bytes) -> Iterator[bytes]:
@@ -141,7 +142,7 @@ def piece_key(digest: bytes, start: int) -> bytes:
 def used_bytes(database: Database, txn: Any) -> int:
     """Bytes that objects and manifests take; kept in every transaction that changes them."""
     data = database.get(txn, "meta", b"used_bytes")
-    return int.from_bytes(bytes(data), "little") if data is not None else 0
+    return int.from_bytes(data, "little") if data is not None else 0
 
 
 def account(database: Database, txn: Any, change: int) -> None:
@@ -181,23 +182,6 @@ def _accounted(database: Database, txn: Any, digest: bytes) -> int:
     except StoreCorruptError:
         return 0
     return 0 if entry is None else stored_bytes(entry.size)
-
-
-def _collect(database: Database, txn: Any, digest: bytes, size: int) -> tuple[bytearray, bytes]:
-    """Copy an object's pieces together and hash the copy, piece by piece while it is in the processor's cache."""
-    pieces = []
-    for start in range(0, size, PIECE_BYTES):
-        piece = database.get(txn, "chunks", piece_key(digest, start))
-        if piece is None or len(piece) != min(PIECE_BYTES, size - start):
-            raise StoreCorruptError(f"a piece of object {digest.hex()[:16]} is missing or damaged")
-        pieces.append((start, piece))
-    data = bytearray(size)
-    target, checksum = np.frombuffer(data, dtype=np.uint8), hashlib.sha256()
-    for start, piece in pieces:  # numpy copies without the interpreter lock, so page faults stop nobody else
-        copied = target[start:start + len(piece)]
-        np.copyto(copied, np.frombuffer(piece, dtype=np.uint8))
-        checksum.update(copied.data)
-    return data, checksum.digest()
 
 
 def _signed(digest: bytes, checksum: bytes, size: int) -> bytes:

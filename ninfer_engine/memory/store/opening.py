@@ -61,7 +61,7 @@ def _open(place: StorePlace, writable: bool, hold: IO[bytes] | None) -> Database
 def _check_format(database: Database) -> None:
     with database.read() as txn:
         stored = database.get(txn, "meta", b"format")
-        found = None if stored is None else bytes(stored)
+        found = stored
     if found is None:
         if not database.readonly:
             with database.write() as txn:

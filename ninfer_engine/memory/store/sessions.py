@@ -30,8 +30,7 @@ class SessionTable:
 
     def record(self, database: Database, txn: Any, session: str) -> bytes | None:
         """The sealed bytes of a session, or None."""
-        data = database.get(txn, "manifests", session.encode())
-        return None if data is None else bytes(data)
+        return database.get(txn, "manifests", session.encode())
 
     def names(self, database: Database, txn: Any) -> list[str]:
         """Every stored session, sorted."""
@@ -60,7 +59,7 @@ class SessionTable:
     def damage(self, database: Database, txn: Any, session: str) -> str | None:
         """Why a session's record was set aside, if it was and no save came after."""
         data = database.get(txn, "damaged", session.encode())
-        return None if data is None else bytes(data).decode(errors="replace")
+        return None if data is None else data.decode(errors="replace")
 
     def used(self, database: Database, txn: Any) -> int:
         """Bytes that objects and records take, by the running account."""
@@ -73,7 +72,7 @@ class SessionTable:
 
     def deleted(self, database: Database, txn: Any, session: str) -> frozenset[str]:
         """Responses of a session that were deleted."""
-        return frozenset(bytes(database.get(txn, "deleted", key)).decode(errors="replace")
+        return frozenset((database.get(txn, "deleted", key) or b"").decode(errors="replace")
                          for key in _deleted_keys(database, txn, session))
 
     def references(self, database: Database, txn: Any) -> dict[str, SessionReferences]:

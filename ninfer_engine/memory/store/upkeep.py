@@ -10,6 +10,7 @@ from ninfer_engine.memory.store.errors import (
     SessionMissingError,
     StoreCorruptError,
     StoreIncompatibleError,
+    StoreUnavailableError,
 )
 from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.memory.store.opening import rebuild
@@ -49,7 +50,8 @@ def list_sessions(store: DurableStore) -> list[CheckpointStatus]:
 
 
 def verify(store: DurableStore) -> VerifyReport:
-    """Read and check every object and record. Damaged ones are set aside, unless the store is read-only."""
+    """Read and check every object and record. Damaged ones are set aside, unless the store is read-only; those that the
+    disk cannot read are named and stay."""
     database = store.database()
     with database.read() as txn:
         digests = list(database.keys(txn, "index"))
@@ -59,7 +61,7 @@ def verify(store: DurableStore) -> VerifyReport:
             total += len(store.read(digest))
         except ObjectMissingError:
             continue  # dropped by a save meanwhile
-        except StoreCorruptError:
+        except (StoreCorruptError, StoreUnavailableError):
             damaged.append(digest.hex())
         except StoreIncompatibleError:
             continue  # whole, but signed by another key

@@ -1,0 +1,121 @@
+"""Batch invariance on CPU: what a request says does not depend on what runs beside it, bit for bit."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+import torch
+from engine_cases import Answer, ask, flags_for, random_tokens, request_for, running
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_cases import make_kv, make_states, tiny, tokens_of
+
+from ninfer_engine.kernels.cache_layout import NO_SLOT
+from ninfer_engine.kernels.row_products import paired_mm, plain_mm
+from ninfer_engine.runtime.api import Finished, GenerationRequest, Sampling, Token
+from ninfer_engine.runtime.engine import Engine
+
+LENGTHS = [3, 64, 65, 130, 700, 17, 300, 1100, 9, 250]
+PAGES = 20
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 11), st.integers(2, 40), st.integers(2, 40), st.integers(0, 10**6))
+def test_a_row_of_a_paired_product_does_not_depend_on_the_others(rows: int, k: int, m: int, seed: int) -> None:
+    k, m = 8 * k, 8 * m
+    generator = torch.Generator().manual_seed(seed)
+    x, matrix = torch.randn(rows, k, generator=generator), torch.randn(m, k, generator=generator).t()
+    whole = paired_mm(x, matrix)
+    assert torch.allclose(whole, plain_mm(x, matrix), atol=1e-4)
+    order = torch.randperm(rows, generator=generator)
+    for count in range(1, rows + 1):
+        some = paired_mm(x[order[:count]], matrix)
+        assert torch.equal(some, whole[order[:count]])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_logits_of_a_sequence_are_the_same_alone_and_in_any_batch(threads: int) -> None:
+    before = torch.get_num_threads()
+    try:
+        model = tiny()
+        shapes, count = model.decoder.cache_shapes, len(LENGTHS)
+        kv, states = make_kv(shapes, count * PAGES), make_states(shapes, 2 * count)
+        tokens = [tokens_of(length + 1, seed) for seed, length in enumerate(LENGTHS)]
+        pages = [list(range(row * PAGES, (row + 1) * PAGES)) for row in range(count)]
+        for row, length in enumerate(LENGTHS):
+            model.decoder.prefill(tokens[row][:length], 0, kv, pages[row], states, NO_SLOT, row, want_logits=False)
+
+        torch.set_num_threads(threads)
+
+        def decode(rows: list[int]) -> torch.Tensor:
+            return model.decoder.decode(
+                [int(tokens[row][-1]) for row in rows], [LENGTHS[row] for row in rows], kv,
+                [pages[row] for row in rows], states, rows, [count + row for row in rows], paired_mm)
+
+        alone = [decode([row])[0] for row in range(count)]
+        chance = random.Random(1)
+        for size in (2, 3, 5, 8, count) if threads == 1 else (2, 7):
+            rows = chance.sample(range(count), size)
+            for row, logits in zip(rows, decode(rows), strict=True):
+                assert torch.equal(logits, alone[row]), f"row {row} of {rows}"
+    finally:
+        torch.set_num_threads(before)
+
+
+def drawn(seed: int, length: int, output: int, **changes: Any) -> GenerationRequest:
+    request = request_for(random_tokens(length, seed), output, session=None)
+    sampling = Sampling(max_new_tokens=output, temperature=0.9, top_p=0.95, seed=seed, logprobs=2)
+    return GenerationRequest(request.request_id, request.tokens, sampling, request.arrived, cache_salt=str(seed))
+
+
+async def said(engine: Engine, request: GenerationRequest) -> list[Token]:
+    return [event async for event in engine.generate(request) if isinstance(event, Token)]
+
+
+async def test_greedy_and_sampled_replies_are_the_same_whatever_their_neighbours() -> None:
+    """Mixed lengths, several rounds, neighbours that come and go: replies and their log-probabilities."""
+    lengths = [5, 600, 64, 1100, 200, 30]
+    async with running(flags_for(max_concurrency=6, no_prefix_reuse=True)) as engine:
+        alone = [await said(engine, drawn(seed, length, 16)) for seed, length in enumerate(lengths)]
+        greedy = [await ask(engine, request_for(random_tokens(length, 50 + length), 16)) for length in lengths]
+        for round_ in range(2):
+            neighbours = [asyncio.create_task(said(engine, drawn(100 + round_ * 9 + k, 40 + 200 * k, 12 + 5 * k)))
+                          for k in range(3)]
+            sampled = await asyncio.gather(*(said(engine, drawn(seed, length, 16))
+                                             for seed, length in enumerate(lengths)))
+            answers: list[Answer] = await asyncio.gather(*(
+                ask(engine, request_for(answer.prompt, 16)) for answer in greedy))
+            await asyncio.gather(*neighbours)
+            assert sampled == alone
+            assert [answer.output for answer in answers] == [answer.output for answer in greedy]
+
+
+async def test_n_choices_cost_one_prefill_and_are_what_n_requests_would_have_said() -> None:
+    prompt = random_tokens(700, 3)
+
+    def choice(index: int, follows: str | None) -> GenerationRequest:
+        request = request_for(prompt, 10, session=None)
+        sampling = Sampling(max_new_tokens=10, temperature=1.0, seed=7 + index)
+        return GenerationRequest(f"{index:064x}", request.tokens, sampling, request.arrived, follows=follows)
+
+    async with running(flags_for(max_concurrency=3)) as engine:
+        first = choice(0, None)
+        done: list[Finished] = []
+
+        async def run(request: GenerationRequest) -> list[int]:
+            out = []
+            async for event in engine.generate(request):
+                if isinstance(event, Finished):
+                    done.append(event)
+                else:
+                    out.append(event.token_id)
+            return out
+
+        together = await asyncio.gather(run(first), *(run(choice(index, first.request_id)) for index in (1, 2, 3)))
+        computed = engine.status().scheduler.computed_prefill_tokens
+        assert computed == 700 + 3, "the others compute the prompt's last token alone"
+        assert sorted(one.record.reused_tokens for one in done) == [0, 699, 699, 699]
+        alone = [await run(choice(index, None)) for index in range(4)]
+    assert list(together) == alone
+    assert len({tuple(reply) for reply in together}) == 4
