@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ninfer_engine.kernels import causal_conv, gated_delta, norms, paged_attention, rotary, swiglu
+from ninfer_engine.kernels import causal_conv, experts, gated_delta, norms, paged_attention, rotary, swiglu
 from ninfer_engine.kernels.cache_layout import KVTensors
 from ninfer_engine.kernels.gated_delta import DeltaInputs
 from ninfer_engine.kernels.pages import HistoryPlan, TokenRun
@@ -25,6 +25,7 @@ class Kernels:
     gated_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     apply_rotary_: Callable[[Tensor, Angles], Tensor]
     swiglu: Callable[[Tensor], Tensor]
+    expert_mlp: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], Tensor]
     conv_prefill: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
     conv_decode: Callable[[Tensor, Tensor, Tensor, Sequence[int], Sequence[int]], Tensor]
     gated_delta_prefill: Callable[[DeltaInputs, Tensor, int, int], Tensor]
@@ -39,6 +40,7 @@ TORCH_CPU = Kernels(
     gated_rms_norm=norms.gated_rms_norm,
     apply_rotary_=rotary.apply_rotary_,
     swiglu=swiglu.swiglu,
+    expert_mlp=experts.expert_mlp,
     conv_prefill=causal_conv.conv_prefill,
     conv_decode=causal_conv.conv_decode,
     gated_delta_prefill=gated_delta.gated_delta_prefill,

@@ -1,6 +1,7 @@
 """The decoder: tokens and caches in, logits out. It owns weights only; cached bytes belong to its caller."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +11,13 @@ from ninfer_engine.kernels.cache_layout import PAGE_TOKENS, CacheShapes, KVTenso
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.kernels.paged_attention import plan_decode
 from ninfer_engine.kernels.pages import TokenRun, page_table, token_runs
-from ninfer_engine.kernels.rotary import inverse_frequencies, rotary_angles
+from ninfer_engine.kernels.rotary import rotary_angles
 from ninfer_engine.model.config import ModelConfig
+from ninfer_engine.model.feed_forward import DenseFeedForward, ExpertFeedForward, build_feed_forward
 from ninfer_engine.model.full_mixer import FullMixer
 from ninfer_engine.model.linear_mixer import LinearMixer
 from ninfer_engine.model.steps import DecodeStep, PrefillStep
-from ninfer_engine.model.weights import DecoderWeights, LayerWeights, LinearWeights
+from ninfer_engine.model.weights import DecoderWeights, LinearWeights
 
 
 class Decoder:
@@ -25,7 +27,7 @@ class Decoder:
         self.config = config
         self._weights, self._kernels = weights, kernels
         self._eps = config.rms_eps
-        self._inv_freq = inverse_frequencies(config.rotary_dim, config.rope_theta).to(weights.embed.device)
+        self._inv_freq = config.rope.frequencies().to(weights.embed.device)
         self._layers = _build_layers(config, weights, kernels)
 
     @property
@@ -83,14 +85,17 @@ class Decoder:
         states: StateTensors,
         src_slots: Sequence[int],
         dst_slots: Sequence[int],
+        mm: Callable[[Tensor, Tensor], Tensor] = torch.mm,
     ) -> Tensor:
         """One token of each of b sequences; arguments and side effects a row as in `prefill`, with n = 1.
 
         dst_slots must differ from one another, and none may be another row's src slot. Returns fp32 [b, vocab].
+        mm: with `paired_mm`, a row's logits do not depend on the other rows, bit for bit, on CPU.
         """
         tables = [page_table(row) for row in pages]
         located = list(zip(tables, positions, strict=True))
         step = DecodeStep(
+            mm=mm,
             kv=kv,
             states=states,
             runs=[
@@ -103,10 +108,10 @@ class Decoder:
             dst_slots=dst_slots,
         )
         x = F.embedding(torch.tensor(tokens, device=self._inv_freq.device), self._weights.embed)
-        for weights, mixer in self._layers:
-            x = mixer.decode(self._kernels.rms_norm(x, weights.mixer_norm, self._eps), step).add_(x)
-            x = self._feed_forward(x, weights)
-        return self._logits(x)
+        for layer in self._layers:
+            x = layer.mixer.decode(self._kernels.rms_norm(x, layer.mixer_norm, self._eps), step).add_(x)
+            x = self._feed_forward(x, layer, mm)
+        return self._logits(x, mm)
 
     def _prefill_step(
         self,
@@ -142,36 +147,45 @@ class Decoder:
         """
         x = F.embedding(tokens, self._weights.embed)
         last = len(self._layers) - 1
-        for index, (weights, mixer) in enumerate(self._layers):
+        for index, layer in enumerate(self._layers):
             rows = wanted if index == last else len(x)
-            mixed = mixer.prefill(self._kernels.rms_norm(x, weights.mixer_norm, self._eps), step, rows)
+            mixed = layer.mixer.prefill(self._kernels.rms_norm(x, layer.mixer_norm, self._eps), step, rows)
             if rows == 0:
                 return mixed
-            x = self._feed_forward(mixed.add_(x[len(x) - rows :]), weights)
+            x = self._feed_forward(mixed.add_(x[len(x) - rows :]), layer)
         return x
 
-    def _feed_forward(self, x: Tensor, weights: LayerWeights) -> Tensor:
-        normed = self._kernels.rms_norm(x, weights.mlp_norm, self._eps)
-        return torch.mm(self._kernels.swiglu(torch.mm(normed, weights.gate_up.t())), weights.down.t()).add_(x)
+    def _feed_forward(self, x: Tensor, layer: "_Layer", mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
+        return layer.feed_forward(self._kernels.rms_norm(x, layer.mlp_norm, self._eps), mm).add_(x)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return torch.mm(self._kernels.rms_norm(x, self._weights.final_norm, self._eps), self._weights.head.t()).float()
+    def _logits(self, x: Tensor, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
+        return mm(self._kernels.rms_norm(x, self._weights.final_norm, self._eps), self._weights.head.t()).float()
 
 
 def _row_run(row: int, page: int, position: int) -> TokenRun:
     return TokenRun(offset=row, row=page * PAGE_TOKENS + position % PAGE_TOKENS, count=1)
 
 
-def _build_layers(
-    config: ModelConfig, weights: DecoderWeights, kernels: Kernels
-) -> list[tuple[LayerWeights, LinearMixer | FullMixer]]:
-    layers: list[tuple[LayerWeights, LinearMixer | FullMixer]] = []
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    mixer_norm: Tensor
+    mixer: LinearMixer | FullMixer
+    mlp_norm: Tensor
+    feed_forward: DenseFeedForward | ExpertFeedForward
+
+
+def _build_layers(config: ModelConfig, weights: DecoderWeights, kernels: Kernels) -> list[_Layer]:
+    layers: list[_Layer] = []
     linear = full = 0
     for layer in weights.layers:
+        mixer: LinearMixer | FullMixer
         if isinstance(layer.mixer, LinearWeights):
-            layers.append((layer, LinearMixer(config, layer.mixer, kernels, linear)))
+            assert config.linear is not None, "linear weights belong to a configuration with linear layers"  # noqa: S101
+            mixer = LinearMixer(config.linear, config.rms_eps, layer.mixer, kernels, linear)
             linear += 1
         else:
-            layers.append((layer, FullMixer(config, layer.mixer, kernels, full)))
+            mixer = FullMixer(config, layer.mixer, kernels, full)
             full += 1
+        feed_forward = build_feed_forward(config, layer.feed_forward, kernels)
+        layers.append(_Layer(layer.mixer_norm, mixer, layer.mlp_norm, feed_forward))
     return layers

@@ -1,4 +1,6 @@
-"""The gated full-attention token mixer."""
+"""The full-attention token mixer, gated or not, with normalised queries and keys or without."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -23,11 +25,15 @@ class FullMixer:
         self._eps = config.rms_eps
         width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
         self._head_splits = [config.heads, config.kv_heads]
-        self._splits = [width, width + kv_width, kv_width]
+        self._gated = config.architecture.gated
+        gate = width if self._gated else 0
+        self._splits, self._query_splits = [gate, width + kv_width, kv_width], [gate, width]
         # Views of the fused matrices, for chunks whose queries are not all wanted.
         self._matrix, self._out = weights.project.t(), weights.out.t()
-        self._gate_q, self._k_v = self._matrix[:, : 2 * width], self._matrix[:, 2 * width :]
-        self._q_norm, self._k_norm = weights.qk_norm[: self._heads], weights.qk_norm[self._heads :]
+        self._gate_q, self._k_v = self._matrix[:, : gate + width], self._matrix[:, gate + width :]
+        norm = weights.qk_norm
+        self._q_norm = None if norm is None else norm[: self._heads]
+        self._k_norm = None if norm is None else norm[self._heads :]
 
     def prefill(self, x: Tensor, step: PrefillStep, wanted: int) -> Tensor:
         """Mix a chunk; returns the outputs of its last `wanted` tokens: all, one, or none.
@@ -50,27 +56,34 @@ class FullMixer:
 
     def decode(self, x: Tensor, step: DecodeStep) -> Tensor:
         """Mix one token of each sequence."""
-        gate, q, k, v = self._project(x, step.angles)
+        gate, q, k, v = self._project(x, step.angles, step.mm)
         self._kernels.store_kv(step.kv, self._index, k, v, step.runs)
-        return self._output(self._kernels.decode_attention(q, step.kv, self._index, step.histories), gate)
+        return self._output(self._kernels.decode_attention(q, step.kv, self._index, step.histories), gate, step.mm)
 
-    def _project(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """gate [n, width]; q, k, v [n, heads of each, head_dim], normalised and rotated where it applies."""
+    def _project(
+        self, x: Tensor, angles: Angles, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """gate [n, width or 0]; q, k, v [n, heads of each, head_dim], normalised and rotated where it applies."""
         n = len(x)
-        gate, queries_keys, values = torch.mm(x, self._matrix).split_with_sizes(self._splits, -1)
-        normed = self._kernels.rms_norm(queries_keys.view(n, -1, self._dim), self._weights.qk_norm, self._eps)
+        gate, queries_keys, values = mm(x, self._matrix).split_with_sizes(self._splits, -1)
+        normed = self._normed(queries_keys.view(n, -1, self._dim), self._weights.qk_norm)
         q, k = self._kernels.apply_rotary_(normed, angles).split_with_sizes(self._head_splits, 1)
         return gate, q, k, values.view(n, self._kv_heads, self._dim)
 
     def _keys_values(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
         k, v = torch.mm(x, self._k_v).view(len(x), 2, self._kv_heads, self._dim).unbind(1)
-        normed = self._kernels.rms_norm(k, self._k_norm, self._eps)
+        normed = self._normed(k, self._k_norm)
         return self._kernels.apply_rotary_(normed, angles), v
 
     def _gate_queries(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-        gate, q = torch.mm(x, self._gate_q).chunk(2, -1)
-        normed = self._kernels.rms_norm(q.view(len(x), self._heads, self._dim), self._q_norm, self._eps)
+        gate, q = torch.mm(x, self._gate_q).split_with_sizes(self._query_splits, -1)
+        normed = self._normed(q.view(len(x), self._heads, self._dim), self._q_norm)
         return gate, self._kernels.apply_rotary_(normed, angles)
 
-    def _output(self, attended: Tensor, gate: Tensor) -> Tensor:
-        return torch.mm(attended.flatten(1) * torch.sigmoid(gate), self._out)
+    def _normed(self, heads: Tensor, weight: Tensor | None) -> Tensor:
+        """Heads of queries or keys, normalised; as they are in models that do not normalise them."""
+        return heads if weight is None else self._kernels.rms_norm(heads, weight, self._eps)
+
+    def _output(self, attended: Tensor, gate: Tensor, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
+        rows = attended.flatten(1)
+        return mm(rows * torch.sigmoid(gate) if self._gated else rows, self._out)

@@ -1,12 +1,14 @@
 """The gated-delta-rule token mixer."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.kernels.gated_delta import DeltaInputs
-from ninfer_engine.model.config import ModelConfig
+from ninfer_engine.model.config import LinearShape
 from ninfer_engine.model.steps import DecodeStep, PrefillStep
 from ninfer_engine.model.weights import LinearWeights
 
@@ -17,10 +19,11 @@ class LinearMixer:
     index counts the linear-attention layers only: it selects the layer's tensors in StateTensors.
     """
 
-    def __init__(self, config: ModelConfig, weights: LinearWeights, kernels: Kernels, index: int) -> None:
-        shape = config.linear
+    def __init__(
+        self, shape: LinearShape, rms_eps: float, weights: LinearWeights, kernels: Kernels, index: int
+    ) -> None:
         self._shape, self._weights, self._kernels, self._index = shape, weights, kernels, index
-        self._eps = config.rms_eps
+        self._eps = rms_eps
         self._matrix, self._out = weights.project.t(), weights.out.t()  # mm of a view: fewer dispatches than F.linear
         self._splits = [shape.conv_channels, shape.values, shape.value_heads, shape.value_heads]
         self._mixed_splits = [2 * shape.keys, shape.values]
@@ -37,11 +40,12 @@ class LinearMixer:
 
     def decode(self, x: Tensor, step: DecodeStep) -> Tensor:
         """Mix one token of each sequence."""
-        mixed, z, rate, decay = torch.mm(x, self._matrix).split_with_sizes(self._splits, -1)
+        mixed, z, rate, decay = step.mm(x, self._matrix).split_with_sizes(self._splits, -1)
         conv, recurrent = step.states.conv[self._index], step.states.recurrent[self._index]
         mixed = self._kernels.conv_decode(mixed, self._weights.conv, conv, step.src_slots, step.dst_slots)
         inputs = self._inputs(mixed, rate, decay)
-        return self._output(self._kernels.gated_delta_decode(inputs, recurrent, step.src_slots, step.dst_slots), z)
+        out = self._kernels.gated_delta_decode(inputs, recurrent, step.src_slots, step.dst_slots)
+        return self._output(out, z, step.mm)
 
     def _inputs(self, mixed: Tensor, rate: Tensor, decay: Tensor) -> DeltaInputs:
         shape, n = self._shape, len(mixed)
@@ -53,7 +57,7 @@ class LinearMixer:
             rate=rate.float().sigmoid(),
         )
 
-    def _output(self, out: Tensor, z: Tensor) -> Tensor:
+    def _output(self, out: Tensor, z: Tensor, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
         gate = z.view(len(z), self._shape.value_heads, self._shape.value_dim)
         normed = self._kernels.gated_rms_norm(out, gate, self._weights.norm, self._eps)
-        return torch.mm(normed.flatten(1), self._out)
+        return mm(normed.flatten(1), self._out)

@@ -1,7 +1,9 @@
 """What every layer needs to know of the chunk or batch that is being computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import KVTensors, StateTensors
 from ninfer_engine.kernels.pages import HistoryPlan, PageTable, TokenRun
@@ -24,8 +26,10 @@ class PrefillStep:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One token of each of b sequences. runs: one a sequence, in order; histories include the new token."""
+    """One token of each of b sequences. runs: one a sequence, in order; histories include the new token. mm: the matrix
+    product for its rows, one of `kernels.row_products`."""
 
+    mm: Callable[[Tensor, Tensor], Tensor]
     kv: KVTensors
     states: StateTensors
     runs: list[TokenRun]

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from ninfer_engine.contract.checkpoints import CheckpointRequest
 from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.runtime.api import EngineRefusedError
 from ninfer_engine.server.body import validate
 from ninfer_engine.server.context import Context, context, json_body, no_such_model
 from ninfer_engine.server.errors import ApiError, invalid
@@ -55,7 +56,14 @@ async def status(request: Request) -> Response:
 
 async def save_checkpoint(request: Request) -> Response:
     """Save a session now."""
-    reply = await context(request).engine.save_session(await _session_of_body(request))
+    ctx = context(request)
+    session = await _session_of_body(request)
+    try:
+        reply = await ctx.engine.save_session(session)
+    except EngineRefusedError as refused:
+        ctx.metrics.checkpoint("save", refused.code.value)
+        raise
+    ctx.metrics.checkpoint("save", "saved")
     return JSONResponse(reply.model_dump(mode="json"))
 
 
@@ -63,7 +71,9 @@ async def delete_checkpoint(request: Request) -> Response:
     """Forget a session in the durable store; the session is in the body or in the path."""
     in_path = request.path_params.get("sha")
     session = _session_of_path(request, in_path) if in_path is not None else await _session_of_body(request)
-    reply = await context(request).engine.delete_checkpoint(session)
+    ctx = context(request)
+    reply = await ctx.engine.delete_checkpoint(session)
+    ctx.metrics.checkpoint("delete", "deleted" if reply.deleted else "missing")
     return JSONResponse(reply.model_dump(mode="json"))
 
 

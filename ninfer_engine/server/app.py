@@ -18,11 +18,12 @@ from ninfer_engine.server import admin, chat, completions, messages, openapi, re
 from ninfer_engine.server.auth import KeyCheck
 from ninfer_engine.server.context import Context, Limits
 from ninfer_engine.server.errors import ApiError, ClientGoneError, internal_error
-from ninfer_engine.server.identity import new_request_id
+from ninfer_engine.server.identity import new_request_id, request_id_of
 from ninfer_engine.server.metrics import Metrics
 from ninfer_engine.server.model import ServedModel
 from ninfer_engine.server.request_log import RequestLog
 from ninfer_engine.server.runs import Runs
+from ninfer_engine.server.traces import NoTraces, Traces
 
 logger = logging.getLogger("ninfer.server")
 
@@ -72,10 +73,11 @@ def create_app(
     request_log: RequestLog,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    traces: Traces = NoTraces(),  # noqa: B008 - no state
 ) -> Starlette:
     """The server's app over an engine. `app.state.context` holds its parts."""
-    metrics = Metrics(engine.status)
-    runs = Runs(engine, request_log, metrics)
+    metrics = Metrics(engine.status, engine.token_gaps)
+    runs = Runs(engine, request_log, metrics, traces)
     app = Starlette(routes=ROUTES)
     app.router.redirect_slashes = False
     app.state.context = Context(engine, model, flags, request_log, metrics, runs, limits)
@@ -96,6 +98,7 @@ class _Outer:
         self._app = app
         self._context = context
         self._key = key
+        self._ids: set[str] = set()  # of requests in flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -103,7 +106,8 @@ class _Outer:
             return
         request = Request(scope, receive)
         request.state.arrived = time.monotonic()
-        request.state.request_id = new_request_id()
+        request_id = request.state.request_id = self._unused(request_id_of(request))
+        self._ids.add(request_id)
         request.state.logged = False
         reply = _Reply(request, send)
         route = "unknown"
@@ -116,9 +120,14 @@ class _Outer:
         except Exception as error:  # noqa: BLE001 - the last line: every fault gets a body, the server goes on
             await self._answer(request, reply, receive, _as_api_error(error, request))
         finally:
+            self._ids.discard(request_id)
             self._context.metrics.requests.labels(route, str(reply.status)).inc()
             logger.debug("request", extra={"request_id": request.state.request_id, "method": request.method,
                                            "route": route, "status": reply.status})
+
+    def _unused(self, request_id: str) -> str:
+        """The id, with a suffix while another request with the same header runs: a proxy may send one id twice."""
+        return f"{request_id}-{new_request_id()[:8]}" if request_id in self._ids else request_id
 
     async def _answer(self, request: Request, reply: "_Reply", receive: Receive, error: ApiError) -> None:
         path = request.url.path

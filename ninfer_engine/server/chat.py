@@ -8,27 +8,29 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
-from ninfer_engine.server import tools
+from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallStart
 from ninfer_engine.server.chat_schema import ChatRequest, parse_chat
+from ninfer_engine.server.choices import Choices, Part, requests_for, run_all, start_stream
 from ninfer_engine.server.context import (
     Context,
+    Whole,
     arrived,
     check_model,
     context,
     in_thread,
     json_body,
     now_unix,
-    run_to_end,
-    start_stream,
 )
 from ninfer_engine.server.errors import ApiError
+from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
-from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta, ToolCall
+from ninfer_engine.server.logprobs import chat_logprobs
+from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta, TokenLog
 from ninfer_engine.server.prompt import text_prompt
-from ninfer_engine.server.reply import Reply, finish_reason, parts
+from ninfer_engine.server.reply import Reply, finish_reason
 from ninfer_engine.server.response_builder import ninfer_object
-from ninfer_engine.server.runs import EndedBy, Run, RunEndedError
+from ninfer_engine.server.runs import RunEndedError
 from ninfer_engine.server.sampling import reply_limit
 from ninfer_engine.server.sse import DONE, EventStream, event
 from ninfer_engine.server.usage import chat_usage
@@ -37,9 +39,14 @@ from ninfer_engine.server.usage import chat_usage
 @dataclass(frozen=True, slots=True)
 class _Job:
     chat: ChatRequest
-    generation: GenerationRequest
-    reply: Reply
+    requests: list[GenerationRequest]
+    replies: list[Reply]
     head: dict[str, Any]
+
+    @property
+    def logged(self) -> bool:
+        """Log-probabilities were asked for."""
+        return bool(self.chat.logprobs)
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -47,22 +54,15 @@ async def create_chat_completion(request: Request) -> Response:
     ctx = context(request)
     job = await _prepare(request, ctx)
     if job.chat.stream:
-        run = await start_stream(request, job.generation)
-        chunks = _stream(ctx, run, job)
-        return EventStream(chunks, lambda: run.cancel(EndedBy.CLIENT_GONE), ctx.limits.keepalive_s)
-    whole = await run_to_end(request, job.generation, job.reply)
-    message = _message(whole.deltas)
+        choices = await start_stream(request, job.requests, job.replies)
+        return EventStream(_stream(choices, job), choices.cancel, ctx.limits.keepalive_s)
+    wholes = await run_all(request, job.requests, job.replies)
     return JSONResponse({
         **job.head,
         "object": "chat.completion",
-        "choices": [{
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": _reason(whole.finished, job.reply, "tool_calls" in message),
-        }],
-        "usage": chat_usage(whole.finished, job.reply.reasoning_tokens),
-        "ninfer": ninfer_object(whole.finished.record),
+        "choices": [_choice(job, index, whole) for index, whole in enumerate(wholes)],
+        "usage": chat_usage([whole.finished for whole in wholes], job.replies),
+        "ninfer": ninfer_object(wholes[0].finished.record),
     })
 
 
@@ -72,35 +72,58 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     chat = parse_chat(body)
     check_model(ctx, chat.model)
     messages, offered = chat.template_messages(), chat.template_tools()
-    prompt = await in_thread(text_prompt, ctx.model, messages, offered)
+    policy, wanted, thinking = chat.policy(), chat.format(), chat.thinking()
+    prompt = await in_thread(text_prompt, ctx.model, messages, offered, thinking)
     limit = reply_limit(chat.limit(), ctx.flags.default_max_tokens, len(prompt.tokens), ctx.max_context)
     generation = GenerationRequest(
         request_id=request.state.request_id,
         tokens=prompt.tokens,
-        sampling=chat.sampling(limit, ctx.model.eos_token_ids),
+        sampling=chat.sampling(limit, ctx.model, chat.told_logprobs()),
         arrived=arrived(request),
         session=session,
         cache_salt=chat.cache_salt or "",
+        constraint=await constraint(ctx.model, prompt, policy, wanted, thinking.budget),
     )
-    schemas = tools.schemas(offered, tools.check_tool_choice(chat.tool_choice))
-    reply = Reply(ctx.model, schemas, prompt.in_reasoning, chat.stop or ())
-    return _Job(chat, generation, reply, {"id": new_id("chatcmpl"), "created": now_unix(), "model": chat.model})
+    requests = requests_for(generation, chat.n or 1, ctx.most_requests)
+    replies = [Reply(ctx.model, policy.schemas, prompt.in_reasoning, chat.stop or (), parallel=policy.parallel)
+               for _ in requests]
+    return _Job(chat, requests, replies, {"id": new_id("chatcmpl"), "created": now_unix(), "model": chat.model})
 
 
-def _message(deltas: list[Delta]) -> dict[str, Any]:
-    text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
-    reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
-    calls = [_call(delta) for delta in deltas if isinstance(delta, ToolCall)]
-    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
-    return message
+def _choice(job: _Job, index: int, whole: Whole) -> dict[str, Any]:
+    message, logs = _message(whole.deltas)
+    made = {
+        "index": index,
+        "message": message,
+        "logprobs": chat_logprobs(logs) if job.logged else None,
+        "finish_reason": _reason(whole.finished, job.replies[index], "tool_calls" in message),
+    }
+    return made | ({"ninfer": ninfer_object(whole.finished.record)} if len(job.requests) > 1 else {})
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": new_id("call"), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+def _message(deltas: list[Delta]) -> tuple[dict[str, Any], list[TokenLog]]:
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    logs: list[TokenLog] = []
+    for delta in deltas:
+        match delta:
+            case TextDelta(text=text):
+                message["content"] = (message["content"] or "") + text
+                logs += delta.logs
+            case ReasoningDelta(text=text):
+                message["reasoning_content"] = message.get("reasoning_content", "") + text
+            case CallStart():
+                message.setdefault("tool_calls", []).append(_call(delta))
+            case CallDelta(arguments=arguments):
+                message["tool_calls"][-1]["function"]["arguments"] += arguments
+            case CallEnd():
+                pass
+    if message["content"] is None and "tool_calls" not in message:
+        message["content"] = ""
+    return message, logs
+
+
+def _call(start: CallStart) -> dict[str, Any]:
+    return {"id": new_id("call"), "type": "function", "function": {"name": start.name, "arguments": ""}}
 
 
 def _reason(finished: Finished, reply: Reply, called: bool) -> str:
@@ -108,22 +131,79 @@ def _reason(finished: Finished, reply: Reply, called: bool) -> str:
     return "tool_calls" if called and reason == "stop" else reason
 
 
-async def _stream(ctx: Context, run: Run, job: _Job) -> AsyncIterator[bytes]:
-    calls = 0
+class _Chunks:
+    """The chunks of a stream: what each part of each choice comes to."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+        self._calls = [0] * len(job.requests)
+        self._finished: dict[int, Finished] = {}
+
+    def begin(self) -> list[bytes]:
+        """The first chunk of every choice."""
+        return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(len(self._calls))]
+
+    def add(self, item: Part) -> list[bytes]:
+        """The chunks of one part."""
+        index = item.index
+        match item.part:
+            case TextDelta(text=text, logs=logs):
+                return [self._chunk(index, {"content": text}, logs=logs)]
+            case ReasoningDelta(text=text):
+                return [self._chunk(index, {"reasoning_content": text})]
+            case CallStart():
+                self._calls[index] += 1
+                return [self._call(index, _call(item.part))]
+            case CallDelta(arguments=arguments):
+                return [self._call(index, {"function": {"arguments": arguments}})]
+            case CallEnd():
+                return []
+            case Finished():
+                return self._end(index, item.part)
+
+    def _call(self, index: int, fields: dict[str, Any]) -> bytes:
+        return self._chunk(index, {"tool_calls": [{"index": self._calls[index] - 1, **fields}]})
+
+    def _end(self, index: int, finished: Finished) -> list[bytes]:
+        """The finish chunk and, after the last choice, the usage chunk when asked for; `ninfer` stands on the last."""
+        job = self._job
+        self._finished[index] = finished
+        reason = _reason(finished, job.replies[index], self._calls[index] > 0)
+        last, usage = len(self._finished) == len(job.requests), self._with_usage
+        made = [self._chunk(index, {}, reason, self._ninfer() if last and not usage else {})]
+        if last and usage:
+            told = chat_usage([self._finished[one] for one in range(len(job.requests))], job.replies)
+            fields = {"choices": [], "usage": told, **self._ninfer()}
+            made.append(event({**job.head, "object": "chat.completion.chunk", **fields}))
+        return made
+
+    def _ninfer(self) -> dict[str, Any]:
+        return {"ninfer": ninfer_object(self._finished[0].record)}
+
+    @property
+    def _with_usage(self) -> bool:
+        options = self._job.chat.stream_options
+        return options is not None and bool(options.include_usage)
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], reason: str | None = None, extra: dict[str, Any] | None = None,
+        logs: tuple[TokenLog, ...] = (),
+    ) -> bytes:
+        told = chat_logprobs(logs) if logs and self._job.logged else None
+        choice = {"index": index, "delta": delta, "logprobs": told, "finish_reason": reason}
+        usage = {"usage": None} if self._with_usage else {}
+        head = self._job.head
+        return event({**head, "object": "chat.completion.chunk", "choices": [choice], **usage, **(extra or {})})
+
+
+async def _stream(choices: Choices, job: _Job) -> AsyncIterator[bytes]:
+    chunks = _Chunks(job)
     try:
-        yield _chunk(job, {"role": "assistant", "content": ""})
-        async for part in parts(ctx.engine, run, job.reply):
-            match part:
-                case TextDelta(text=text):
-                    yield _chunk(job, {"content": text})
-                case ReasoningDelta(text=text):
-                    yield _chunk(job, {"reasoning_content": text})
-                case ToolCall():
-                    yield _chunk(job, {"tool_calls": [{"index": calls, **_call(part)}]})
-                    calls += 1
-                case Finished():
-                    for chunk in _last(job, part, calls > 0):
-                        yield chunk
+        for chunk in chunks.begin():
+            yield chunk
+        async for item in choices.parts():
+            for chunk in chunks.add(item):
+                yield chunk
         yield DONE
     except RunEndedError as ended:
         error = ended.as_api_error()
@@ -131,21 +211,3 @@ async def _stream(ctx: Context, run: Run, job: _Job) -> AsyncIterator[bytes]:
             yield event(error.body())
     except ApiError as error:
         yield event(error.body())
-
-
-def _last(job: _Job, finished: Finished, called: bool) -> list[bytes]:
-    """The finish chunk and, when asked for, the usage chunk; `ninfer` stands on the last of them."""
-    ninfer = {"ninfer": ninfer_object(finished.record)}
-    reason = _reason(finished, job.reply, called)
-    options = job.chat.stream_options
-    if options is None or not options.include_usage:
-        return [_chunk(job, {}, reason, ninfer)]
-    usage = {"choices": [], "usage": chat_usage(finished, job.reply.reasoning_tokens), **ninfer}
-    return [_chunk(job, {}, reason), event({**job.head, "object": "chat.completion.chunk", **usage})]
-
-
-def _chunk(job: _Job, delta: dict[str, Any], reason: str | None = None, extra: dict[str, Any] | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-    options = job.chat.stream_options
-    usage = {"usage": None} if options is not None and options.include_usage else {}
-    return event({**job.head, "object": "chat.completion.chunk", "choices": [choice], **usage, **(extra or {})})

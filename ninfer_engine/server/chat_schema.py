@@ -6,43 +6,34 @@ from pydantic import BeforeValidator, Field
 
 from ninfer_engine.server.body import Body, documented_as, validate
 from ninfer_engine.server.errors import invalid, unsupported
+from ninfer_engine.server.formats import ChatFormat, ChatSchema, Format, read_format
 from ninfer_engine.server.items import Content, join, template_arguments
-from ninfer_engine.server.sampling import MaxTokens, Metadata, SamplingFields, Stops
-from ninfer_engine.server.tools import ChatTool, FunctionType, ToolChoice, check_tool_choice, template_tool
+from ninfer_engine.server.sampling import Choices, MaxTokens, Metadata, SamplingFields, Stops, TopLogprobs
+from ninfer_engine.server.thinking import Effort, TemplateSwitches, Thinking, merged, of_effort
+from ninfer_engine.server.tools import (
+    ChatChoice,
+    ChatTool,
+    ChatToolChoice,
+    FunctionType,
+    ToolPolicy,
+    policy,
+    template_tool,
+)
 
-_ZERO = (0, 0.0)
 CHAT_ONLY: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "frequency_penalty": _ZERO,
     "function_call": (),
     "functions": (),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": _ZERO,
     "modalities": (["text"],),
-    "n": (1,),
-    "parallel_tool_calls": (True,),
     "prediction": (),
-    "presence_penalty": _ZERO,
-    "reasoning_effort": (),
-    "repetition_penalty": (1, 1.0),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
 COMPLETION_ONLY: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": _ZERO,
-    "logit_bias": ({},),
-    "logprobs": (),
-    "min_p": _ZERO,
-    "n": (1,),
-    "presence_penalty": _ZERO,
-    "repetition_penalty": (1, 1.0),
     "suffix": (),
 }
 
@@ -51,6 +42,7 @@ class StreamOptions(Body):
     """What a stream has beside its deltas."""
 
     include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class CalledFunction(Body):
@@ -118,8 +110,17 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: MaxTokens | None = None
     stop: Stops | None = None
     stream_options: StreamOptions | None = None
+    n: Choices | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: list[ChatTool] | None = None
-    tool_choice: ToolChoice = None
+    tool_choice: Annotated[Any, documented_as(ChatChoice)] = None
+    parallel_tool_calls: bool | None = None
+    response_format: Annotated[Any, documented_as(ChatFormat | None)] = None
+    reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    preserve_thinking: bool | None = None
+    chat_template_kwargs: TemplateSwitches | None = None
     metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -131,6 +132,33 @@ class ChatRequest(SamplingFields):
         if len(both) > 1:
             raise invalid("max_tokens and max_completion_tokens differ; send one", "max_tokens")
         return both.pop() if both else None
+
+    def told_logprobs(self) -> int | None:
+        """Alternatives told beside each token; None: no log-probabilities."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
+            return None
+        return self.top_logprobs or 0
+
+    def thinking(self) -> Thinking:
+        """Whether and how long to reason. Raises ApiError when two names of a switch differ."""
+        effort = of_effort(self.reasoning_effort, "reasoning_effort")
+        return merged(self.chat_template_kwargs, self.enable_thinking, self.preserve_thinking, effort)
+
+    def policy(self) -> ToolPolicy:
+        """What the reply may call. Raises ApiError."""
+        strict = [tool.function.name for tool in self.tools or [] if tool.function.strict]
+        choice = self.tool_choice
+        if isinstance(choice, dict):
+            if choice.get("type") == "allowed_tools":
+                raise unsupported("tool_choice", "send auto, none, required, or one function")
+            choice = validate(ChatToolChoice, choice, "tool_choice")
+        return policy(self.template_tools(), choice, self.parallel_tool_calls, strict)
+
+    def format(self) -> Format | None:
+        """What message text must look like. Raises ApiError."""
+        return read_format(self.response_format, "response_format", ChatSchema)
 
     def template_tools(self) -> list[dict[str, Any]]:
         """The tools as the template takes them."""
@@ -183,8 +211,8 @@ def _template_call(call: HistoryCall) -> dict[str, Any]:
 def parse_chat(body: dict[str, Any]) -> ChatRequest:
     """The request, checked. Raises ApiError."""
     request = validate(ChatRequest, body, only=CHAT_ONLY)
-    check_tool_choice(request.tool_choice)
     _options_need_stream(request.stream, request.stream_options)
+    request.told_logprobs()
     return request
 
 
@@ -203,7 +231,14 @@ class CompletionRequest(SamplingFields):
     max_tokens: MaxTokens | None = None
     stop: Stops | None = None
     stream_options: StreamOptions | None = None
+    n: Choices | None = None
+    logprobs: TopLogprobs | None = None
+    response_format: Annotated[Any, documented_as(ChatFormat | None)] = None
     user: str | None = None
+
+    def format(self) -> Format | None:
+        """What the text must look like; not OpenAI's on this route. Raises ApiError."""
+        return read_format(self.response_format, "response_format", ChatSchema)
 
 
 def parse_completion(body: dict[str, Any]) -> CompletionRequest:

@@ -9,24 +9,27 @@ from starlette.responses import JSONResponse, Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.server.chat_schema import CompletionRequest, parse_completion, prompt_tokens
+from ninfer_engine.server.choices import Choices, requests_for, run_all, start_stream
 from ninfer_engine.server.context import (
     Context,
+    Whole,
     arrived,
     check_model,
     context,
     in_thread,
     json_body,
     now_unix,
-    run_to_end,
-    start_stream,
 )
 from ninfer_engine.server.errors import ApiError, invalid
+from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
-from ninfer_engine.server.output import TextDelta
-from ninfer_engine.server.reply import Reply, finish_reason, parts
+from ninfer_engine.server.logprobs import TextLogprobs
+from ninfer_engine.server.output import TextDelta, TokenLog
+from ninfer_engine.server.prompt import Prompt
+from ninfer_engine.server.reply import Reply, finish_reason
 from ninfer_engine.server.response_builder import ninfer_object
-from ninfer_engine.server.runs import EndedBy, Run, RunEndedError
+from ninfer_engine.server.runs import RunEndedError
 from ninfer_engine.server.sampling import reply_limit
 from ninfer_engine.server.sse import DONE, EventStream, event
 from ninfer_engine.server.usage import chat_usage
@@ -37,9 +40,14 @@ DEFAULT_MAX_TOKENS = 16  # of the public API
 @dataclass(frozen=True, slots=True)
 class _Job:
     create: CompletionRequest
-    generation: GenerationRequest
-    reply: Reply
+    requests: list[GenerationRequest]
+    replies: list[Reply]
     head: dict[str, Any]
+
+    @property
+    def logged(self) -> bool:
+        """Log-probabilities were asked for."""
+        return self.create.logprobs is not None
 
 
 async def create_completion(request: Request) -> Response:
@@ -47,16 +55,14 @@ async def create_completion(request: Request) -> Response:
     ctx = context(request)
     job = await _prepare(request, ctx)
     if job.create.stream:
-        run = await start_stream(request, job.generation)
-        chunks = _stream(ctx, run, job)
-        return EventStream(chunks, lambda: run.cancel(EndedBy.CLIENT_GONE), ctx.limits.keepalive_s)
-    whole = await run_to_end(request, job.generation, job.reply)
-    text = "".join(delta.text for delta in whole.deltas if isinstance(delta, TextDelta))
+        choices = await start_stream(request, job.requests, job.replies)
+        return EventStream(_stream(choices, job), choices.cancel, ctx.limits.keepalive_s)
+    wholes = await run_all(request, job.requests, job.replies)
     return JSONResponse({
         **job.head,
-        "choices": [_choice(text, finish_reason(whole.finished, job.reply))],
-        "usage": chat_usage(whole.finished, 0),
-        "ninfer": ninfer_object(whole.finished.record),
+        "choices": [_whole(job, index, whole) for index, whole in enumerate(wholes)],
+        "usage": chat_usage([whole.finished for whole in wholes], job.replies),
+        "ninfer": ninfer_object(wholes[0].finished.record),
     })
 
 
@@ -71,30 +77,72 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     if not tokens:
         raise invalid("prompt must not be empty", "prompt")
     limit = reply_limit(create.max_tokens, DEFAULT_MAX_TOKENS, len(tokens), ctx.max_context)
+    wanted = create.format()
+    prompt = Prompt(tuple(tokens))
     generation = GenerationRequest(
         request_id=request.state.request_id,
-        tokens=tuple(tokens),
-        sampling=create.sampling(limit, ctx.model.eos_token_ids),
+        tokens=prompt.tokens,
+        sampling=create.sampling(limit, ctx.model, create.logprobs),
         arrived=arrived(request),
         session=session,
         cache_salt=create.cache_salt or "",
+        constraint=await constraint(ctx.model, prompt, wanted=wanted),
     )
-    reply = Reply(ctx.model, {}, stops=create.stop or (), plain=True)
+    requests = requests_for(generation, create.n or 1, ctx.most_requests)
+    replies = [Reply(ctx.model, {}, stops=create.stop or (), plain=True) for _ in requests]
     head = {"id": new_id("cmpl"), "object": "text_completion", "created": now_unix(), "model": create.model}
-    return _Job(create, generation, reply, head)
+    return _Job(create, requests, replies, head)
 
 
-def _choice(text: str, reason: str | None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+def _whole(job: _Job, index: int, whole: Whole) -> dict[str, Any]:
+    texts = [delta for delta in whole.deltas if isinstance(delta, TextDelta)]
+    text = "".join(delta.text for delta in texts)
+    logs = [log for delta in texts for log in delta.logs]
+    made = _choice(index, text, TextLogprobs().take(logs, text) if job.logged else None,
+                   finish_reason(whole.finished, job.replies[index]))
+    return made | ({"ninfer": ninfer_object(whole.finished.record)} if len(job.requests) > 1 else {})
 
 
-async def _stream(ctx: Context, run: Run, job: _Job) -> AsyncIterator[bytes]:
+def _choice(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+class _Chunks:
+    """The chunks of a stream."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+        self._logs = [TextLogprobs() for _ in job.requests]
+        self._finished: dict[int, Finished] = {}
+
+    def text(self, index: int, text: str, logs: tuple[TokenLog, ...]) -> dict[str, Any]:
+        """More of a choice."""
+        told = self._logs[index].take(logs, text) if self._job.logged else None
+        return {**self._job.head, "choices": [_choice(index, text, told, None)]}
+
+    def end(self, index: int, finished: Finished) -> list[dict[str, Any]]:
+        """The last of a choice; after the last choice, the usage when asked for. `ninfer` stands on the last chunk."""
+        job = self._job
+        self._finished[index] = finished
+        end = {**job.head, "choices": [_choice(index, "", None, finish_reason(finished, job.replies[index]))]}
+        if len(self._finished) < len(job.requests):
+            return [end]
+        ninfer = {"ninfer": ninfer_object(self._finished[0].record)}
+        options = job.create.stream_options
+        if options is None or not options.include_usage:
+            return [end | ninfer]
+        usage = chat_usage([self._finished[one] for one in range(len(job.requests))], job.replies)
+        return [end, {**job.head, "choices": [], "usage": usage, **ninfer}]
+
+
+async def _stream(choices: Choices, job: _Job) -> AsyncIterator[bytes]:
+    chunks = _Chunks(job)
     try:
-        async for part in parts(ctx.engine, run, job.reply):
-            if isinstance(part, TextDelta):
-                yield event({**job.head, "choices": [_choice(part.text, None)]})
-            elif isinstance(part, Finished):
-                for chunk in _last(job, part):
+        async for item in choices.parts():
+            if isinstance(item.part, TextDelta):
+                yield event(chunks.text(item.index, item.part.text, item.part.logs))
+            elif isinstance(item.part, Finished):
+                for chunk in chunks.end(item.index, item.part):
                     yield event(chunk)
         yield DONE
     except RunEndedError as ended:
@@ -103,12 +151,3 @@ async def _stream(ctx: Context, run: Run, job: _Job) -> AsyncIterator[bytes]:
             yield event(error.body())
     except ApiError as error:
         yield event(error.body())
-
-
-def _last(job: _Job, finished: Finished) -> list[dict[str, Any]]:
-    ninfer = {"ninfer": ninfer_object(finished.record)}
-    end = {**job.head, "choices": [_choice("", finish_reason(finished, job.reply))]}
-    options = job.create.stream_options
-    if options is None or not options.include_usage:
-        return [end | ninfer]
-    return [end, {**job.head, "choices": [], "usage": chat_usage(finished, 0), **ninfer}]

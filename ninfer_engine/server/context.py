@@ -3,22 +3,21 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.flags import EngineFlags
-from ninfer_engine.runtime.api import EngineApi, Finished, GenerationRequest
+from ninfer_engine.runtime.api import EngineApi, Finished
 from ninfer_engine.server.body import read_json
 from ninfer_engine.server.errors import ApiError
 from ninfer_engine.server.metrics import Metrics
 from ninfer_engine.server.model import ServedModel
 from ninfer_engine.server.output import Delta
-from ninfer_engine.server.reply import Reply, parts
 from ninfer_engine.server.request_log import RequestLog
-from ninfer_engine.server.runs import Run, RunEndedError, Runs, cancelled_when_client_leaves
+from ninfer_engine.server.runs import Runs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +43,11 @@ class Context:
     metrics: Metrics
     runs: Runs
     limits: Limits
+
+    @property
+    def most_requests(self) -> int:
+        """Requests that run and wait at once."""
+        return self.flags.max_concurrency + self.flags.max_pending_requests
 
     @property
     def max_context(self) -> int:
@@ -91,33 +95,6 @@ class Whole:
 
     deltas: list[Delta]
     finished: Finished
-
-
-async def run_to_end(request: Request, generation: GenerationRequest, reply: Reply) -> Whole:
-    """Run a generation whose reply is sent in one piece. The client's leaving ends it at once."""
-    ctx = context(request)
-    run = ctx.runs.start(request, replace(generation, together=not reply.watches_for_stops), stream=False)
-    deltas: list[Delta] = []
-    finished: Finished | None = None
-    try:
-        async with cancelled_when_client_leaves(request, run):
-            async for part in parts(ctx.engine, run, reply):
-                if isinstance(part, Finished):
-                    finished = part
-                else:
-                    deltas.append(part)
-    except RunEndedError as ended:
-        raise ended.as_api_error() from None
-    assert finished is not None, "events end in Finished or raise"  # noqa: S101
-    return Whole(deltas, finished)
-
-
-async def start_stream(request: Request, generation: GenerationRequest) -> Run:
-    """Start a generation whose reply is streamed. Raises ApiError when the engine refuses it at once."""
-    ctx = context(request)
-    run = ctx.runs.start(request, generation, stream=True)
-    await run.begun(ctx.limits.admission_grace_s)
-    return run
 
 
 async def in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

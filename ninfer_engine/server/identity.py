@@ -10,12 +10,21 @@ from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.server.errors import ApiError
 
 SESSION_HEADER = "x-ninfer-session"
+REQUEST_ID_HEADER = "x-request-id"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 def new_request_id() -> str:
     """A request id for a request that brought none."""
     return secrets.token_hex(32)
+
+
+def request_id_of(request: Request) -> str:
+    """The id of a request: that of its header x-request-id when it is one of letters, digits, `.`, `_` and `-`, at most
+    128, else a new one. It names the request in the reply, the logs, the diagnostics and the traces."""
+    given = request.headers.getlist(REQUEST_ID_HEADER)
+    return given[0] if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]) else new_request_id()
 
 
 def header_session(request: Request) -> str | None:

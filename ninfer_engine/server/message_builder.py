@@ -4,8 +4,9 @@ import json
 from typing import Any, Literal
 
 from ninfer_engine.runtime.api import Finished
+from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallStart
 from ninfer_engine.server.items import new_id
-from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta, ToolCall
+from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta
 from ninfer_engine.server.response_builder import ninfer_object
 from ninfer_engine.server.usage import messages_usage
 
@@ -17,6 +18,7 @@ class MessageBuilder:
 
     def __init__(self, message_id: str, model: str, prompt_tokens: int) -> None:
         self._open = False
+        self._arguments = ""  # of the call that is open, as text
         self.message: dict[str, Any] = {
             "id": message_id, "type": "message", "role": "assistant", "model": model, "content": [],
             "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
@@ -33,8 +35,15 @@ class MessageBuilder:
                 return self._grow("text", "text", text)
             case ReasoningDelta(text=text):
                 return self._grow("thinking", "thinking", text)
-            case ToolCall():
-                return self._call(delta)
+            case CallStart(name=name):
+                self._arguments = ""
+                return [*self._close(), self._start({"type": "tool_use", "id": new_id("toolu"), "name": name,
+                                                     "input": {}})]
+            case CallDelta(arguments=arguments):
+                return [self._more_arguments(arguments)]
+            case CallEnd():
+                self.message["content"][-1]["input"] = json.loads(self._arguments)
+                return self._close()
 
     def finish(self, finished: Finished, stop_string: str | None) -> list[Event]:
         """message_delta with the reason and exact usage, then message_stop with `ninfer`."""
@@ -61,13 +70,10 @@ class MessageBuilder:
         delta = {"type": f"{kind}_delta", field: text}
         return [*events, {"type": "content_block_delta", "index": len(content) - 1, "delta": delta}]
 
-    def _call(self, call: ToolCall) -> list[Event]:
-        closed = self._close()
-        start = self._start({"type": "tool_use", "id": new_id("toolu"), "name": call.name, "input": {}})
-        self.message["content"][-1]["input"] = json.loads(call.arguments)
-        delta = {"type": "input_json_delta", "partial_json": call.arguments}
-        index = len(self.message["content"]) - 1
-        return [*closed, start, {"type": "content_block_delta", "index": index, "delta": delta}, *self._close()]
+    def _more_arguments(self, arguments: str) -> Event:
+        self._arguments += arguments
+        delta = {"type": "input_json_delta", "partial_json": arguments}
+        return {"type": "content_block_delta", "index": len(self.message["content"]) - 1, "delta": delta}
 
     def _start(self, block: dict[str, Any]) -> Event:
         self.message["content"].append(block)

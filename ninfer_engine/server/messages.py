@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
-from ninfer_engine.server import tools
+from ninfer_engine.server.choices import Choices, run_all, start_stream
 from ninfer_engine.server.context import (
     Context,
     arrived,
@@ -16,17 +16,16 @@ from ninfer_engine.server.context import (
     context,
     in_thread,
     json_body,
-    run_to_end,
-    start_stream,
 )
 from ninfer_engine.server.errors import ApiError
+from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
 from ninfer_engine.server.message_builder import MessageBuilder
 from ninfer_engine.server.messages_schema import MessageRequest, parse_count, parse_message
 from ninfer_engine.server.prompt import text_prompt
-from ninfer_engine.server.reply import Reply, parts
-from ninfer_engine.server.runs import EndedBy, Run, RunEndedError
+from ninfer_engine.server.reply import Reply
+from ninfer_engine.server.runs import RunEndedError
 from ninfer_engine.server.sse import EventStream, event
 
 
@@ -43,10 +42,9 @@ async def create_message(request: Request) -> Response:
     ctx = context(request)
     job = await _prepare(request, ctx)
     if job.create.stream:
-        run = await start_stream(request, job.generation)
-        chunks = _stream(ctx, run, job, request.url.path)
-        return EventStream(chunks, lambda: run.cancel(EndedBy.CLIENT_GONE), ctx.limits.keepalive_s)
-    whole = await run_to_end(request, job.generation, job.reply)
+        choices = await start_stream(request, [job.generation], [job.reply])
+        return EventStream(_stream(choices, job, request.url.path), choices.cancel, ctx.limits.keepalive_s)
+    [whole] = await run_all(request, [job.generation], [job.reply])
     for delta in whole.deltas:
         job.builder.add(delta)
     job.builder.finish(whole.finished, job.reply.stop_string)
@@ -60,7 +58,8 @@ async def count_tokens(request: Request) -> Response:
     take_identity(request, body)
     count = parse_count(body)
     check_model(ctx, count.model)
-    prompt = await in_thread(text_prompt, ctx.model, count.template_messages(), count.template_tools())
+    prompt = await in_thread(text_prompt, ctx.model, count.template_messages(), count.template_tools(),
+                             count.thoughts())
     return JSONResponse({"input_tokens": len(prompt.tokens)})
 
 
@@ -69,25 +68,28 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     session = take_identity(request, body)
     create = parse_message(body)
     check_model(ctx, create.model)
-    choice, offered = create.choice(), create.template_tools()
-    prompt = await in_thread(text_prompt, ctx.model, create.template_messages(), offered)
+    allowed, wanted, thinking = create.policy(), create.format(), create.thoughts()
+    prompt = await in_thread(text_prompt, ctx.model, create.template_messages(), create.template_tools(), thinking)
     generation = GenerationRequest(
         request_id=request.state.request_id,
         tokens=prompt.tokens,
-        sampling=create.sampling(create.max_tokens, ctx.model.eos_token_ids),
+        sampling=create.sampling(create.max_tokens, ctx.model),
         arrived=arrived(request),
         session=session,
         cache_salt=create.cache_salt or "",
+        constraint=await constraint(ctx.model, prompt, allowed, wanted, thinking.budget),
     )
-    reply = Reply(ctx.model, tools.schemas(offered, choice), prompt.in_reasoning, create.stop_sequences or ())
+    reply = Reply(ctx.model, allowed.schemas, prompt.in_reasoning, create.stop_sequences or (),
+                  parallel=allowed.parallel)
     builder = MessageBuilder(new_id("msg"), create.model, len(prompt.tokens))
     return _Job(create, generation, reply, builder)
 
 
-async def _stream(ctx: Context, run: Run, job: _Job, path: str) -> AsyncIterator[bytes]:
+async def _stream(choices: Choices, job: _Job, path: str) -> AsyncIterator[bytes]:
     yield _chunk(job.builder.begin())
     try:
-        async for part in parts(ctx.engine, run, job.reply):
+        async for made in choices.parts():
+            part = made.part
             events = (
                 job.builder.finish(part, job.reply.stop_string) if isinstance(part, Finished) else job.builder.add(part)
             )
@@ -103,5 +105,3 @@ async def _stream(ctx: Context, run: Run, job: _Job, path: str) -> AsyncIterator
 
 def _chunk(item: dict[str, Any]) -> bytes:
     return event(item, str(item["type"]))
-
-

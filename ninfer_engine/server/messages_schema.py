@@ -5,19 +5,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from ninfer_engine.server.body import Body, validate
+from ninfer_engine.server.body import Body, documented_as, validate
 from ninfer_engine.server.errors import invalid, unsupported
+from ninfer_engine.server.formats import Format, MessageSchema, read_format
 from ninfer_engine.server.sampling import MaxTokens, SamplingFields, Stops
-from ninfer_engine.server.tools import Name, template_tool
+from ninfer_engine.server.thinking import Effort, Thinking, ThinkingConfig, of_config, of_effort
+from ninfer_engine.server.tools import Name, ResponseToolChoice, ToolPolicy, policy, template_tool
 
 ONLY: dict[str, tuple[Any, ...]] = {
     "container": (),
     "context_management": (),
     "mcp_servers": ([],),
-    "output_config": (),
-    "output_format": (),
     "service_tier": ("auto", "standard_only"),
-    "thinking": (),
 }
 
 
@@ -98,14 +97,23 @@ class Tool(Body):
     name: Name
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = None
     cache_control: CacheControl | None = None
 
 
 class ToolChoice(Body):
-    """auto or none; a forced call would need constrained decoding."""
+    """auto, none, any (one must be called), or tool (this one must be)."""
 
-    type: str
-    disable_parallel_tool_use: Literal[False] | None = None
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputConfig(Body):
+    """What the reply must look like, and how much effort goes into it."""
+
+    format: Annotated[Any, documented_as(MessageSchema | None)] = None
+    effort: Effort | None = None
 
 
 class Who(Body):
@@ -123,14 +131,39 @@ class CountRequest(SamplingFields):
     stop_sequences: Stops | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    output_format: Annotated[Any, documented_as(MessageSchema | None)] = None
+    thinking: ThinkingConfig | None = None
     metadata: Who | None = None
 
-    def choice(self) -> str:
-        """auto or none. Raises unsupported for a forced call."""
-        kind = "auto" if self.tool_choice is None else self.tool_choice.type
-        if kind not in ("auto", "none"):
-            raise unsupported("tool_choice.type", "send auto or none")
-        return kind
+    def policy(self) -> ToolPolicy:
+        """What the reply may call. Raises ApiError."""
+        asked = self.tool_choice or ToolChoice(type="auto")
+        if (asked.name is not None) != (asked.type == "tool"):
+            raise invalid("tool_choice.name is for type tool, and that needs it", "tool_choice.name")
+        choice: Any = {"any": "required"}.get(asked.type, asked.type)
+        if asked.name is not None:
+            choice = ResponseToolChoice(type="function", name=asked.name)
+        strict = [tool.name for tool in self.tools or [] if tool.strict]
+        return policy(self.template_tools(), choice, not asked.disable_parallel_tool_use, strict)
+
+    def format(self) -> Format | None:
+        """What message text must look like. Raises ApiError."""
+        own = self.output_config.format if self.output_config is not None else None
+        if own is not None and self.output_format is not None:
+            raise invalid("output_format and output_config.format say the same; send one", "output_format")
+        if own is not None:
+            return read_format(own, "output_config.format", MessageSchema)
+        return read_format(self.output_format, "output_format", MessageSchema)
+
+    def thoughts(self) -> Thinking:
+        """Whether and how long to reason. Raises ApiError."""
+        asked = of_config(self.thinking, self.max_tokens)
+        effort = of_effort(self.output_config.effort if self.output_config else None, "output_config.effort")
+        budgets = [budget for budget in (asked.budget, effort.budget) if budget is not None]
+        enabled = asked.enabled if asked.enabled is not None else effort.enabled
+        return Thinking(enabled, None, min(budgets, default=None), asked.param if asked.enabled is not None
+                        else effort.param)
 
     def template_tools(self) -> list[dict[str, Any]]:
         """The tools as the template takes them."""

@@ -4,11 +4,12 @@ document when scraped, so they cannot drift from it."""
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ninfer_engine.contract.diagnostics import NinferRecord
 from ninfer_engine.contract.status import StatusDocument
+from ninfer_engine.runtime.api import GapCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -17,11 +18,18 @@ _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 class Metrics:
     """Counters and histograms that routes feed."""
 
-    def __init__(self, status: Callable[[], StatusDocument]) -> None:
+    def __init__(self, status: Callable[[], StatusDocument], gaps: Callable[[], GapCounts]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_StatusCollector(status))
+        self._registry.register(_GapCollector(gaps))
         self.requests = Counter(
             "ninfer_http_requests", "HTTP requests by route and status", ["route", "status"], registry=self._registry
+        )
+        self._ended = Counter(
+            "ninfer_requests_ended", "Generations by how they ended", ["how"], registry=self._registry
+        )
+        self._checkpoints = Counter(
+            "ninfer_checkpoints", "Saves, restores and deletes by outcome", ["what", "outcome"], registry=self._registry
         )
         self._hits = Counter(
             "ninfer_prefix_selections", "Requests by where they resumed", ["path"], registry=self._registry
@@ -35,9 +43,20 @@ class Metrics:
         self._ttft = self._histogram("ninfer_ttft_seconds", "Time to the first token")
         self._total = self._histogram("ninfer_request_seconds", "Time to the last token")
         self._plan = self._histogram("ninfer_plan_seconds", "Time of the planner")
+        self._restore = self._histogram("ninfer_restore_seconds", "Time until a request's session and pages were there")
+
+    def ended_early(self, how: str) -> None:
+        """Count a generation that did not run to its end: refused, cancelled, its client gone, or a fault."""
+        self._ended.labels(how).inc()
+
+    def checkpoint(self, what: str, outcome: str) -> None:
+        """Count a save, restore or delete of a session."""
+        self._checkpoints.labels(what, outcome).inc()
 
     def observe(self, record: NinferRecord) -> None:
         """Count one completed request."""
+        self._ended.labels("completed").inc()
+        self._restore.observe(record.timings.restore_s)
         self._hits.labels(record.path.value).inc()
         if record.miss_reason is not None:
             self._misses.labels(record.miss_reason.value).inc()
@@ -83,3 +102,21 @@ class _StatusCollector(Collector):
         work.add_metric(["computed_prefill"], scheduler.computed_prefill_tokens)
         work.add_metric(["committed_decode"], scheduler.committed_decode_tokens)
         yield from (occupied, capacity, load, evictions, work)
+
+
+class _GapCollector(Collector):
+    """The engine's own histogram of the time between two tokens of a reply."""
+
+    def __init__(self, gaps: Callable[[], GapCounts]) -> None:
+        self._gaps = gaps
+
+    def collect(self) -> Iterable[Metric]:
+        found = self._gaps()
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family = HistogramMetricFamily("ninfer_token_gap_seconds", "Time between two tokens of a running reply")
+        family.add_metric([], buckets, found.total_s)
+        yield family

@@ -42,6 +42,7 @@ _REPLIES: dict[tuple[str, str], type[BaseModel]] = {
     ("get", "/v1/ninfer/checkpoints/status"): CheckpointStatus,
     ("get", "/v1/ninfer/checkpoints/{sha}/status"): CheckpointStatus,
 }
+_SSE = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}, "required": ["data"]}
 _STREAMED = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/messages"})
 
 
@@ -72,7 +73,7 @@ def _operation(method: str, path: str, text: str) -> dict[str, Any]:
     if path == "/metrics":
         content = {"text/plain": {"schema": {"type": "string"}}}
     if path in _STREAMED:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _SSE}
     made: dict[str, Any] = {
         "summary": text,
         "parameters": _parameters(path),

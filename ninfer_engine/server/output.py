@@ -1,24 +1,35 @@
 """From the text of a reply to its parts: reasoning, message text, tool calls. Incremental; streams and whole replies go
 through the same parser, so they cannot differ.
 
-Nothing is lost: a call that cannot be read, names an unknown tool or is cut off comes back as message text, tags and
-all. Only whitespace between parts is dropped.
+Nothing is lost: a call that cannot be read or names an unknown tool comes back as message text, tags and all. Only
+whitespace between parts is dropped, and what a limit cut off in the middle of a call's arguments.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from ninfer_engine.server.tool_calls import Schemas, parse_call
+from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallReader, CallStart
+from ninfer_engine.server.tool_calls import Schemas
 
 THINK, END_THINK, CALL, END_CALL = "<think>", "</think>", "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLog:
+    """One token of message text with its log-probability, and the likeliest tokens in its place, as bytes."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More message text."""
+    """More message text. logs: its tokens, when asked for."""
 
     text: str
+    logs: tuple[TokenLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +39,7 @@ class ReasoningDelta:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A whole call; `arguments` is JSON text of an object."""
-
-    name: str
-    arguments: str
-
-
-Delta = TextDelta | ReasoningDelta | ToolCall
+Delta = TextDelta | ReasoningDelta | CallStart | CallDelta | CallEnd
 
 
 class _Part(Enum):
@@ -49,11 +52,15 @@ class _Part(Enum):
 class OutputParser:
     """Feed it text, get parts. tools: schemas of the tools offered; empty: tool-call tags are ordinary text.
 
-    in_reasoning: the prompt ended inside an open think tag.
+    in_reasoning: the prompt ended inside an open think tag. parallel: a reply may hold more than one call; if not, it
+    is `done` after the first.
     """
 
-    def __init__(self, tools: Schemas, in_reasoning: bool = False) -> None:
+    def __init__(self, tools: Schemas, in_reasoning: bool = False, parallel: bool = True) -> None:
         self._tools = tools
+        self._parallel = parallel
+        self._call = CallReader(tools)
+        self.done = False
         self._part = _Part.REASONING if in_reasoning else _Part.START
         self._buffer = ""
         self._space = ""  # whitespace that belongs to the text only if text follows
@@ -65,11 +72,16 @@ class OutputParser:
         """True while the next text is reasoning."""
         return self._part is _Part.REASONING
 
+    @property
+    def in_call(self) -> bool:
+        """True while the next text is that of a call, or of what may turn out to be one."""
+        return self._part is _Part.CALL
+
     def feed(self, text: str) -> list[Delta]:
         """The parts that became certain with `text`."""
         self._buffer += text
         found: list[Delta] = []
-        while self._advance(found):
+        while not self.done and self._advance(found):
             pass
         return found
 
@@ -77,8 +89,11 @@ class OutputParser:
         """What was still held back."""
         rest, self._buffer = self._buffer, ""
         found: list[Delta] = []
+        if self.done:
+            return found
         if self._part is _Part.CALL:
-            self._end_call(rest, closed=False, found=found)
+            found += self._call.feed(rest)
+            self._end_call(closed=False, found=found)
             return found
         if self._part is _Part.START:
             self._part, self._fresh = _Part.TEXT, False
@@ -94,10 +109,12 @@ class OutputParser:
         tags = self._closing_tags()
         at, tag = _first_tag(self._buffer, tags)
         if tag is None:
-            if self._part is not _Part.CALL:
-                cut = len(self._buffer) - _held(self._buffer, tags)
-                self._emit(self._buffer[:cut], found)
-                self._buffer = self._buffer[cut:]
+            cut = len(self._buffer) - _held(self._buffer, tags)
+            ready, self._buffer = self._buffer[:cut], self._buffer[cut:]
+            if self._part is _Part.CALL:
+                found += self._call.feed(ready)
+            else:
+                self._emit(ready, found)
             return False
         before, self._buffer = self._buffer[:at], self._buffer[at + len(tag) :]
         match self._part:
@@ -105,11 +122,14 @@ class OutputParser:
                 self._emit(before, found)
                 self._part, self._fresh, self._space = _Part.TEXT, True, ""
             case _Part.CALL:
-                self._part = _Part.TEXT
-                self._end_call(before, closed=True, found=found)
+                found += self._call.feed(before)
+                if self._call.in_string:
+                    found += self._call.feed(tag)
+                else:
+                    self._end_call(closed=True, found=found)
             case _:
                 self._emit(before, found)
-                self._part = _Part.CALL
+                self._part, self._call = _Part.CALL, CallReader(self._tools)
         return True
 
     def _closing_tags(self) -> tuple[str, ...]:
@@ -147,15 +167,21 @@ class OutputParser:
         if solid:
             found.append(ReasoningDelta(solid) if reasoning else TextDelta(solid))
 
-    def _end_call(self, inner: str, closed: bool, found: list[Delta]) -> None:
-        call = parse_call(inner, self._tools)
-        if call is not None:
+    def _end_call(self, closed: bool, found: list[Delta]) -> None:
+        self._part = _Part.TEXT
+        ended = self._call.end(closed=closed)
+        found += ended.parts
+        text = ended.text
+        if ended.call:
             self._called = self._fresh = True
-            found.append(ToolCall(call.name, call.arguments))
+            self.done = not self._parallel
         else:
             self._fresh = False
-            found.append(TextDelta(self._space + CALL + inner + (END_CALL if closed else "")))
+            text = self._space + CALL + text + (END_CALL if closed else "")
         self._space = ""
+        if text:
+            self._fresh = False
+            found.append(TextDelta(text))
 
 
 def _first_tag(text: str, tags: Collection[str]) -> tuple[int, str | None]:

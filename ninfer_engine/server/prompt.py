@@ -21,7 +21,9 @@ from ninfer_engine.server.items import (
     from_stored,
     to_messages,
 )
+from ninfer_engine.server.metrics import Metrics
 from ninfer_engine.server.model import Message, ServedModel
+from ninfer_engine.server.thinking import Thinking
 
 logger = logging.getLogger("ninfer.server")
 
@@ -42,11 +44,13 @@ class Prompt:
     restored_s: float = 0.0
 
 
-async def find_parent(engine: EngineApi, response_id: str, session: str | None) -> StoredResponse:
+async def find_parent(
+    engine: EngineApi, response_id: str, session: str | None, metrics: Metrics | None = None
+) -> StoredResponse:
     """The stored response, brought back from the durable store if need be. Raises previous_response_not_found, also
     when restoring fails: the client then replays the conversation."""
     parent = engine.responses.get(response_id, session)
-    if parent is None and session is not None and await _restored(engine, session):
+    if parent is None and session is not None and await _restored(engine, session, metrics):
         parent = engine.responses.get(response_id, session)
     if parent is None:
         raise ApiError(
@@ -57,23 +61,39 @@ async def find_parent(engine: EngineApi, response_id: str, session: str | None) 
     return parent
 
 
-async def _restored(engine: EngineApi, session: str) -> bool:
+async def _restored(engine: EngineApi, session: str, metrics: Metrics | None) -> bool:
+    outcome = "failed"
     try:
-        return await engine.restore_session(session)
+        found = await engine.restore_session(session)
+        outcome = "restored" if found else "missing"
     except Exception:
         logger.warning("restore failed", exc_info=True, extra={"session": session})
-        return False
+        found = False
+    if metrics is not None:
+        metrics.checkpoint("restore", outcome)
+    return found
 
 
-def text_prompt(model: ServedModel, messages: Sequence[Message], tools: Sequence[Message]) -> Prompt:
+AS_THE_TEMPLATE_LIKES = Thinking()
+
+
+def text_prompt(
+    model: ServedModel,
+    messages: Sequence[Message],
+    tools: Sequence[Message],
+    thinking: Thinking = AS_THE_TEMPLATE_LIKES,
+) -> Prompt:
     """A conversation without a parent, as chat completions and messages send it. Raises ApiError with the template's
-    reason when it refuses the messages."""
+    reason when it refuses the messages, and for a switch that the template does not have."""
+    if thinking.preserve is False:
+        messages = [{key: value for key, value in one.items() if key != "reasoning_content"} for one in messages]
     try:
-        text = model.chat.render(messages, list(tools) or None, True)
+        text = model.chat.render(messages, list(tools) or None, True, **thinking.switches())
     except ChatTemplateError as error:
         raise invalid(str(error)) from None
-    tokens = tuple(model.tokenizer.encode(text))
-    return Prompt(tokens, _opens_reasoning(text), tools=tuple(dict(tool) for tool in tools))
+    in_reasoning = _opens_reasoning(text)
+    thinking.check(model, in_reasoning)
+    return Prompt(tuple(model.tokenizer.encode(text)), in_reasoning, tools=tuple(dict(tool) for tool in tools))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +103,12 @@ class Turn:
     items: tuple[Item, ...]
     instructions: str | None
     tools: tuple[dict[str, Any], ...] | None
+    thinking: Thinking = AS_THE_TEMPLATE_LIKES
 
 
 async def response_prompt(
-    engine: EngineApi, model: ServedModel, turn: Turn, parent_id: str | None, session: str | None
+    engine: EngineApi, model: ServedModel, turn: Turn, parent_id: str | None, session: str | None,
+    metrics: Metrics | None = None,
 ) -> Prompt:
     """The prompt of a response. Runs the template and the tokenizer off the event loop."""
     started = time.monotonic()
@@ -94,7 +116,7 @@ async def response_prompt(
     restored_s = 0.0
     if parent_id is not None:
         known = engine.responses.get(parent_id, session) is not None
-        parent = await find_parent(engine, parent_id, session)
+        parent = await find_parent(engine, parent_id, session, metrics)
         restored_s = 0.0 if known else time.monotonic() - started
     prompt = await asyncio.to_thread(_response_prompt, engine.responses, model, turn, parent)
     return replace(prompt, restored_s=restored_s)
@@ -103,7 +125,7 @@ async def response_prompt(
 def _response_prompt(store: ResponseStore, model: ServedModel, turn: Turn, parent: StoredResponse | None) -> Prompt:
     if parent is None:
         check_call_outputs(turn.items, set())
-        prompt = text_prompt(model, to_messages(turn.items, turn.instructions), turn.tools or ())
+        prompt = text_prompt(model, to_messages(turn.items, turn.instructions), turn.tools or (), turn.thinking)
         return Prompt(prompt.tokens, prompt.in_reasoning, turn.instructions, prompt.tools)
     if any(isinstance(item, FunctionCallOutputItem) for item in turn.items):
         _check_outputs_answer_calls(turn.items, _chain(store, parent))
@@ -111,13 +133,13 @@ def _response_prompt(store: ResponseStore, model: ServedModel, turn: Turn, paren
     old_tools = tuple(parent.context.get("tools") or ())
     tools = old_tools if turn.tools is None else turn.tools
     if instructions == parent.context.get("instructions") and tools == old_tools:
-        tokens, in_reasoning = _continued(model, parent, turn.items, tools)
+        tokens, in_reasoning = _continued(model, parent, turn, tools)
         return Prompt(tokens, in_reasoning, instructions, tools, parent)
     chain = _chain(store, parent)
     if chain is None:
         changed = "instructions" if tools == old_tools else "tools"
         raise invalid(f"an earlier response of this conversation is gone, so {changed} cannot change", changed)
-    anew = text_prompt(model, to_messages([*chain, *turn.items], instructions), tools)
+    anew = text_prompt(model, to_messages([*chain, *turn.items], instructions), tools, turn.thinking)
     return Prompt(anew.tokens, anew.in_reasoning, instructions, tools, parent)
 
 
@@ -128,15 +150,16 @@ def _check_outputs_answer_calls(items: Sequence[Item], chain: Sequence[Item] | N
 
 
 def _continued(
-    model: ServedModel, parent: StoredResponse, items: Sequence[Item], tools: Sequence[dict[str, Any]]
+    model: ServedModel, parent: StoredResponse, turn: Turn, tools: Sequence[dict[str, Any]]
 ) -> tuple[tuple[int, ...], bool]:
     """The parent's tokens as they are, then the new turn. The end of turn that the reply was sampled with is not said
     twice; a reply that was cut off gets it now."""
     closed = parent.tokens[-1] in model.eos_token_ids
     try:
-        text = model.chat.continuation(to_messages(items), closed, list(tools) or None)
+        text = model.chat.continuation(to_messages(turn.items), closed, list(tools) or None, **turn.thinking.switches())
     except ChatTemplateError as error:
         raise invalid(str(error), "input") from None
+    turn.thinking.check(model, _opens_reasoning(text))
     return (*parent.tokens, *model.tokenizer.encode(text)), _opens_reasoning(text)
 
 

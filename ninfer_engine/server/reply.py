@@ -3,10 +3,10 @@
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from ninfer_engine.runtime.api import EngineApi, Finished, FinishReason, Token
+from ninfer_engine.runtime.api import EngineApi, Finished, FinishReason, Logprobs, Token
 from ninfer_engine.server.errors import ApiError, internal_error
 from ninfer_engine.server.model import ServedModel
-from ninfer_engine.server.output import Delta, OutputParser, TextDelta
+from ninfer_engine.server.output import Delta, OutputParser, TextDelta, TokenLog
 from ninfer_engine.server.runs import Run, RunEndedError
 from ninfer_engine.server.tool_calls import Schemas
 
@@ -49,7 +49,8 @@ class StopStrings:
 
 
 class Reply:
-    """What a reply's tokens come to. plain: everything is text (completions have no parts)."""
+    """What a reply's tokens come to. plain: everything is text (completions have no parts). parallel: it may hold more
+    than one tool call."""
 
     def __init__(
         self,
@@ -58,12 +59,15 @@ class Reply:
         in_reasoning: bool = False,
         stops: Sequence[str] = (),
         plain: bool = False,
+        parallel: bool = True,
     ) -> None:
+        self._model = model
         self._eos = model.eos_token_ids
         self._decoder = model.tokenizer.stream()
         self._stops = StopStrings(stops)
-        self.watches_for_stops = bool(stops)
-        self._parser = None if plain else OutputParser(tools, in_reasoning)
+        self._parser = None if plain else OutputParser(tools, in_reasoning, parallel)
+        self._logs: list[TokenLog] = []  # of tokens whose text has not come out yet
+        self.may_end_early = bool(stops) or not parallel
         self.tokens: list[int] = []
         self.reasoning_tokens = 0
 
@@ -72,19 +76,28 @@ class Reply:
         """The stop string that ended the reply, if one did."""
         return self._stops.hit
 
-    def add(self, token_id: int) -> list[Delta]:
+    @property
+    def ended(self) -> bool:
+        """Nothing that the model says from here on belongs to the reply."""
+        return self._stops.hit is not None or (self._parser is not None and self._parser.done)
+
+    def add(self, token: Token) -> list[Delta]:
         """The parts that became certain with a token."""
+        token_id = token.token_id
         self.tokens.append(token_id)
-        if self._parser is not None and self._parser.in_reasoning:
+        reasoning = self._parser is not None and self._parser.in_reasoning
+        if reasoning:
             self.reasoning_tokens += 1
         if token_id in self._eos:
             return []
-        return self._parse(self._stops.feed(self._text_of(token_id)))
+        found = self._parse(self._stops.feed(self._text_of(token_id)))
+        return found if token.logprobs is None else self._logged(found, token_id, token.logprobs, reasoning)
 
     def end(self) -> list[Delta]:
         """The parts still held back."""
         rest = self._stops.feed(self._decoder.finish()) + self._stops.flush()
-        return self._parse(rest) + (self._parser.finish() if self._parser is not None else [])
+        found = self._parse(rest) + (self._parser.finish() if self._parser is not None else [])
+        return self._with_logs(found)
 
     def _text_of(self, token_id: int) -> str:
         """A model's vocabulary may be padded beyond its tokenizer's; such a token has no text, and says so."""
@@ -97,6 +110,34 @@ class Reply:
         if self._parser is not None:
             return self._parser.feed(text)
         return [TextDelta(text)] if text else []
+
+    def _logged(self, found: list[Delta], token_id: int, logs: Logprobs, reasoning: bool) -> list[Delta]:
+        """Message text has log-probabilities, reasoning and calls have none."""
+        parser = self._parser
+        if parser is not None and parser.in_reasoning:
+            self._logs.clear()
+        elif not reasoning:
+            top = tuple((self._bytes(other), value) for other, value in logs.top)
+            self._logs.append(TokenLog(self._bytes(token_id), logs.chosen, top))
+        return self._with_logs(found)
+
+    def _with_logs(self, found: list[Delta]) -> list[Delta]:
+        if not self._logs:
+            return found
+        made: list[Delta] = []
+        for delta in found:
+            if isinstance(delta, TextDelta):
+                made.append(TextDelta(delta.text, tuple(self._logs)))
+            else:
+                made.append(delta)
+            self._logs.clear()
+        return made
+
+    def _bytes(self, token_id: int) -> bytes:
+        try:
+            return self._model.tokenizer.bytes_of(token_id)
+        except ValueError:
+            return b""
 
 
 async def parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Delta | Finished]:
@@ -117,10 +158,10 @@ async def _parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Del
     asked = False
     async for event in run.events():
         match event:
-            case Token(token_id=token_id):
-                for delta in reply.add(token_id):
+            case Token():
+                for delta in reply.add(event):
                     yield delta
-                if reply.stop_string is not None and not asked:
+                if reply.ended and not asked:
                     asked = True
                     engine.finish(run.request.request_id)
             case Finished():
@@ -130,5 +171,5 @@ async def _parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Del
 
 
 def finish_reason(finished: Finished, reply: Reply) -> FinishReason:
-    """Why the reply ended, as a client sees it: a stop string is a stop."""
-    return "stop" if reply.stop_string is not None else finished.reason
+    """Why the reply ended, as a client sees it: a stop string is a stop, and so is the one call there may be."""
+    return "stop" if reply.ended else finished.reason

@@ -5,9 +5,12 @@ from typing import Any, Literal
 
 from ninfer_engine.contract.diagnostics import NinferRecord
 from ninfer_engine.runtime.api import Finished
+from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallStart
 from ninfer_engine.server.errors import ApiError
 from ninfer_engine.server.items import new_id
-from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta, ToolCall
+from ninfer_engine.server.logprobs import response_logprobs
+from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta, TokenLog
+from ninfer_engine.server.reply import Reply, finish_reason
 from ninfer_engine.server.usage import responses_usage
 
 Event = dict[str, Any]
@@ -29,23 +32,27 @@ class ResponseBuilder:
     def add(self, delta: Delta) -> list[Event]:
         """The events of one part."""
         match delta:
-            case TextDelta(text=text):
-                return self._text("message", text)
+            case TextDelta(text=text, logs=logs):
+                return self._text("message", text, logs)
             case ReasoningDelta(text=text):
                 return self._text("reasoning", text)
-            case ToolCall():
-                return self._close_open("completed") + self._call(delta)
+            case CallStart():
+                return self._close_open("completed") + self._start_call(delta)
+            case CallDelta():
+                return [self._more_arguments(delta.arguments)]
+            case CallEnd(whole=whole):
+                return self._end_call("completed" if whole else "incomplete")
 
-    def finish(self, finished: Finished, reasoning_tokens: int) -> list[Event]:
+    def finish(self, finished: Finished, reply: Reply) -> list[Event]:
         """The reply ran to its end: completed, or incomplete at max_output_tokens."""
-        whole = finished.reason == "stop"
+        whole = finish_reason(finished, reply) == "stop"
         events: list[Event] = []
         if not self.response["output"]:
             events += self._open_item("message")
         events += self._close_open("completed" if whole else "incomplete")
         if not whole:
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
-        self.response["usage"] = responses_usage(finished, reasoning_tokens)
+        self.response["usage"] = responses_usage(finished, reply.reasoning_tokens)
         self.response["ninfer"] = ninfer_object(finished.record)
         return events + self._end("completed" if whole else "incomplete")
 
@@ -62,7 +69,9 @@ class ResponseBuilder:
         self.response["status"] = status
         return [self._event(f"response.{status}", response=self._snapshot())]
 
-    def _text(self, kind: Literal["message", "reasoning"], text: str) -> list[Event]:
+    def _text(
+        self, kind: Literal["message", "reasoning"], text: str, logs: tuple[TokenLog, ...] = ()
+    ) -> list[Event]:
         events: list[Event] = []
         if self._open is None or self._open["type"] != kind:
             events = self._close_open("completed") + self._open_item(kind)
@@ -70,7 +79,10 @@ class ResponseBuilder:
         part = self._open["content"][0]
         part["text"] += text
         name = "output_text" if kind == "message" else "reasoning_text"
-        extra: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+        extra: dict[str, Any] = {}
+        if kind == "message":
+            extra = {"logprobs": response_logprobs(logs)}
+            part["logprobs"] += extra["logprobs"]
         events.append(self._event(f"response.{name}.delta", **self._place(), content_index=0, delta=text, **extra))
         return events
 
@@ -93,10 +105,12 @@ class ResponseBuilder:
         item = self._open
         if item is None:
             return []
+        if item["type"] == "function_call":
+            return self._end_call(status)
         item["status"] = status
         part = item["content"][0]
         name = "output_text" if item["type"] == "message" else "reasoning_text"
-        extra: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
+        extra: dict[str, Any] = {"logprobs": part["logprobs"]} if item["type"] == "message" else {}
         place = self._place()
         events = [
             self._event(f"response.{name}.done", **place, content_index=0, text=part["text"], **extra),
@@ -106,19 +120,26 @@ class ResponseBuilder:
         self._open = None
         return events
 
-    def _call(self, call: ToolCall) -> list[Event]:
+    def _start_call(self, call: CallStart) -> list[Event]:
         item: dict[str, Any] = {
             "id": new_id("fc"), "type": "function_call", "status": "in_progress",
             "call_id": new_id("call"), "name": call.name, "arguments": "",
         }
         self.response["output"].append(item)
-        place = {"item_id": item["id"], "output_index": self._index()}
-        events = [self._event("response.output_item.added", output_index=self._index(), item=dict(item))]
-        item |= {"arguments": call.arguments, "status": "completed"}
+        self._open = item
+        return [self._event("response.output_item.added", output_index=self._index(), item=dict(item))]
+
+    def _more_arguments(self, arguments: str) -> Event:
+        self.response["output"][-1]["arguments"] += arguments
+        return self._event("response.function_call_arguments.delta", **self._place(), delta=arguments)
+
+    def _end_call(self, status: Literal["completed", "incomplete"]) -> list[Event]:
+        item = self.response["output"][-1]
+        item["status"] = status
+        self._open = None
+        said = {"name": item["name"], "arguments": item["arguments"]}
         return [
-            *events,
-            self._event("response.function_call_arguments.delta", **place, delta=call.arguments),
-            self._event("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
+            self._event("response.function_call_arguments.done", **self._place(), **said),
             self._event("response.output_item.done", output_index=self._index(), item=dict(item)),
         ]
 

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.runtime.responses import StoredResponse
-from ninfer_engine.server import tools
+from ninfer_engine.server.choices import Choices, run_all, start_stream
 from ninfer_engine.server.context import (
     Context,
     arrived,
@@ -17,19 +17,19 @@ from ninfer_engine.server.context import (
     context,
     json_body,
     now_unix,
-    run_to_end,
-    start_stream,
 )
 from ninfer_engine.server.errors import ApiError
+from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import Item, new_id, stored_form
 from ninfer_engine.server.prompt import Prompt, response_prompt
-from ninfer_engine.server.reply import Reply, parts
+from ninfer_engine.server.reply import Reply
 from ninfer_engine.server.response_builder import Event, ResponseBuilder
 from ninfer_engine.server.responses_schema import CreateResponse, parse_create
-from ninfer_engine.server.runs import EndedBy, Run, RunEndedError
+from ninfer_engine.server.runs import RunEndedError
 from ninfer_engine.server.sampling import reply_limit
 from ninfer_engine.server.sse import EventStream, event
+from ninfer_engine.server.tools import ToolPolicy, policy, shown_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class _Job:
     create: CreateResponse
     items: tuple[Item, ...]
     prompt: Prompt
+    strict: tuple[str, ...]
     generation: GenerationRequest
     reply: Reply
     builder: ResponseBuilder
@@ -49,10 +50,9 @@ async def create_response(request: Request) -> Response:
     ctx = context(request)
     job = await _prepare(request, ctx)
     if job.create.stream:
-        run = await start_stream(request, job.generation)
-        chunks = _stream(ctx, run, job)
-        return EventStream(chunks, lambda: run.cancel(EndedBy.CLIENT_GONE), ctx.limits.keepalive_s)
-    whole = await run_to_end(request, job.generation, job.reply)
+        choices = await start_stream(request, [job.generation], [job.reply])
+        return EventStream(_stream(ctx, choices, job), choices.cancel, ctx.limits.keepalive_s)
+    [whole] = await run_all(request, [job.generation], [job.reply])
     for delta in whole.deltas:
         job.builder.add(delta)
     _finish(ctx, job, whole.finished)
@@ -71,17 +71,19 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     session = take_identity(request, body)
     create = parse_create(body)
     check_model(ctx, create.model)
-    turn = create.turn()
-    prompt = await response_prompt(ctx.engine, ctx.model, turn, create.previous_response_id, session)
+    turn, choice, wanted = create.turn(), create.choice(), create.format()
+    prompt = await response_prompt(ctx.engine, ctx.model, turn, create.previous_response_id, session, ctx.metrics)
     response_id = new_id("resp")
     salt = create.cache_salt
     if salt is None:
         salt = prompt.parent.cache_salt if prompt.parent is not None else ""
+    strict = _strict(create, prompt)
+    allowed = policy(prompt.tools, choice, create.parallel_tool_calls, strict)
     limit = reply_limit(create.max_output_tokens, ctx.flags.default_max_tokens, len(prompt.tokens), ctx.max_context)
     generation = GenerationRequest(
         request_id=request.state.request_id,
         tokens=prompt.tokens,
-        sampling=create.sampling(limit, ctx.model.eos_token_ids),
+        sampling=create.sampling(limit, ctx.model, create.told_logprobs()),
         arrived=arrived(request),
         session=session,
         parent_response_id=create.previous_response_id,
@@ -89,14 +91,23 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
         store=create.store is not False,
         cache_salt=salt,
         restored_s=prompt.restored_s,
+        constraint=await constraint(ctx.model, prompt, allowed, wanted, turn.thinking.budget),
     )
-    choice = tools.check_tool_choice(create.tool_choice)
-    reply = Reply(ctx.model, tools.schemas(list(prompt.tools), choice), prompt.in_reasoning)
-    builder = ResponseBuilder(_blank(create, prompt, response_id, choice))
-    return _Job(create, turn.items, prompt, generation, reply, builder)
+    reply = Reply(ctx.model, allowed.schemas, prompt.in_reasoning, parallel=allowed.parallel)
+    builder = ResponseBuilder(_blank(create, prompt, response_id, allowed, strict))
+    return _Job(create, turn.items, prompt, strict, generation, reply, builder)
 
 
-def _blank(create: CreateResponse, prompt: Prompt, response_id: str, choice: str) -> dict[str, Any]:
+def _strict(create: CreateResponse, prompt: Prompt) -> tuple[str, ...]:
+    """The strict tools of a request, or those of the response that it continues when it brings no tools."""
+    if create.tools is not None:
+        return tuple(tool.name for tool in create.tools if tool.strict)
+    return tuple(prompt.parent.context.get("strict") or ()) if prompt.parent is not None else ()
+
+
+def _blank(
+    create: CreateResponse, prompt: Prompt, response_id: str, allowed: ToolPolicy, strict: tuple[str, ...]
+) -> dict[str, Any]:
     """The response object before anything was said."""
     return {
         "id": response_id,
@@ -111,17 +122,19 @@ def _blank(create: CreateResponse, prompt: Prompt, response_id: str, choice: str
         "metadata": create.metadata or {},
         "model": create.model,
         "output": [],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": allowed.parallel,
         "previous_response_id": create.previous_response_id,
         "prompt_cache_key": create.prompt_cache_key,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": create.reasoning.effort if create.reasoning else None, "summary": None},
         "safety_identifier": create.safety_identifier,
         "service_tier": "default",
         "store": create.store is not False,
         "temperature": 1.0 if create.temperature is None else create.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": choice,
-        "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in prompt.tools],
+        "text": {"format": (create.text or {}).get("format") or {"type": "text"}},
+        "tool_choice": shown_choice(create.choice()),
+        "tools": [{"type": "function", "strict": tool["function"]["name"] in strict, **tool["function"]}
+                  for tool in prompt.tools],
+        "top_logprobs": create.top_logprobs or 0,
         "top_p": 1.0 if create.top_p is None else create.top_p,
         "truncation": "disabled",
         "usage": None,
@@ -129,11 +142,12 @@ def _blank(create: CreateResponse, prompt: Prompt, response_id: str, choice: str
     }
 
 
-async def _stream(ctx: Context, run: Run, job: _Job) -> AsyncIterator[bytes]:
+async def _stream(ctx: Context, choices: Choices, job: _Job) -> AsyncIterator[bytes]:
     for item in job.builder.begin():
         yield _chunk(item)
     try:
-        async for part in parts(ctx.engine, run, job.reply):
+        async for made in choices.parts():
+            part = made.part
             for item in _finish(ctx, job, part) if isinstance(part, Finished) else job.builder.add(part):
                 yield _chunk(item)
     except RunEndedError:
@@ -150,7 +164,7 @@ def _chunk(item: Event) -> bytes:
 
 def _finish(ctx: Context, job: _Job, finished: Finished) -> list[Event]:
     """Close the response and store it. Storing comes before the reply goes out, so that a child can follow at once."""
-    events = job.builder.finish(finished, job.reply.reasoning_tokens)
+    events = job.builder.finish(finished, job.reply)
     if not job.generation.store:
         return events
     prompt, generation = job.prompt, job.generation
@@ -163,7 +177,7 @@ def _finish(ctx: Context, job: _Job, finished: Finished) -> list[Event]:
         prompt_tokens=len(prompt.tokens),
         body=job.builder.response,
         input_items=stored_form(job.items),
-        context={"instructions": prompt.instructions, "tools": list(prompt.tools)},
+        context={"instructions": prompt.instructions, "tools": list(prompt.tools), "strict": list(job.strict)},
         cache_salt=generation.cache_salt,
     ))
     return events

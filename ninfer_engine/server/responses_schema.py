@@ -6,36 +6,33 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from ninfer_engine.server.body import documented_as, validate
-from ninfer_engine.server.errors import unsupported
+from ninfer_engine.server.errors import invalid, unsupported
+from ninfer_engine.server.formats import Format, ResponseSchema, TextFormat, read_format
 from ninfer_engine.server.items import Item, parse_input
 from ninfer_engine.server.prompt import Turn
-from ninfer_engine.server.sampling import MaxTokens, Metadata, SamplingFields
-from ninfer_engine.server.tools import ResponseTool, ToolChoice, check_tool_choice, template_tool
+from ninfer_engine.server.sampling import MaxTokens, Metadata, SamplingFields, TopLogprobs
+from ninfer_engine.server.thinking import ReasoningConfig, TemplateSwitches, Thinking, merged, of_effort
+from ninfer_engine.server.tools import (
+    AllowedTools,
+    ResponseChoice,
+    ResponseTool,
+    ResponseToolChoice,
+    template_tool,
+)
 
 # Accepted at these values alone: they say what happens anyway.
 ONLY: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "conversation": (),
     "context_management": (),
-    "frequency_penalty": (0, 0.0),
-    "include": ([],),
     "max_tool_calls": (),
-    "parallel_tool_calls": (True,),
-    "presence_penalty": (0, 0.0),
     "prompt": (),
     "prompt_cache_retention": ("in_memory",),
-    "reasoning": (),
     "service_tier": ("auto", "default"),
-    "stream_options": (),
-    "top_logprobs": (0,),
+    "stream_options": ({"include_obfuscation": False},),
     "truncation": ("disabled",),
 }
-
-
-class TextFormat(TypedDict):
-    """The only format there is."""
-
-    type: Literal["text"]
+LOGPROBS = "message.output_text.logprobs"
 
 
 class TextConfig(TypedDict, total=False):
@@ -54,9 +51,15 @@ class CreateResponse(SamplingFields):
     previous_response_id: str | None = Field(default=None, min_length=1)
     store: bool | None = None
     max_output_tokens: MaxTokens | None = None
+    include: Annotated[Any, documented_as(list[Literal["message.output_text.logprobs"]] | None)] = None
+    top_logprobs: TopLogprobs | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: ToolChoice = None
+    tool_choice: Annotated[Any, documented_as(ResponseChoice)] = None
+    parallel_tool_calls: bool | None = None
     text: Annotated[dict[str, Any] | None, documented_as(TextConfig | None)] = None
+    reasoning: ReasoningConfig | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: TemplateSwitches | None = None
     metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -67,13 +70,43 @@ class CreateResponse(SamplingFields):
         tools = None if self.tools is None else tuple(
             template_tool(tool.name, tool.description, tool.parameters) for tool in self.tools
         )
-        return Turn(parse_input(self.input), self.instructions, tools)
+        return Turn(parse_input(self.input), self.instructions, tools, self.thinking())
+
+    def thinking(self) -> Thinking:
+        """Whether and how long to reason. A reply that is continued keeps its reasoning, so preserve_thinking can only
+        be true here. Raises ApiError."""
+        effort = of_effort(self.reasoning.effort if self.reasoning is not None else None, "reasoning.effort")
+        made = merged(self.chat_template_kwargs, self.enable_thinking, None, effort)
+        if made.preserve is False:
+            raise unsupported("chat_template_kwargs.preserve_thinking", "a continued response keeps its reasoning")
+        return made
+
+    def told_logprobs(self) -> int | None:
+        """Alternatives told beside each token; None: no log-probabilities. Raises ApiError."""
+        for name in self.include or []:
+            if name != LOGPROBS:
+                raise unsupported("include", f"it may hold {LOGPROBS}")
+        return (self.top_logprobs or 0) if self.include or self.top_logprobs else None
+
+    def choice(self) -> Any:
+        """The tool choice, read. Raises ApiError."""
+        choice = self.tool_choice
+        if not isinstance(choice, dict):
+            return choice
+        model = AllowedTools if choice.get("type") == "allowed_tools" else ResponseToolChoice
+        return validate(model, choice, "tool_choice")
+
+    def format(self) -> Format | None:
+        """What message text must look like. Raises ApiError."""
+        return read_format((self.text or {}).get("format"), "text.format", ResponseSchema)
 
 
 def parse_create(body: dict[str, Any]) -> CreateResponse:
     """The request, checked. Raises ApiError."""
+    if not isinstance(body.get("include"), list | None):
+        raise invalid("include must be a list", "include")
     request = validate(CreateResponse, body, only=ONLY)
-    check_tool_choice(request.tool_choice)
+    request.told_logprobs()
     _check_text(request.text or {})
     return request
 
@@ -81,12 +114,10 @@ def parse_create(body: dict[str, Any]) -> CreateResponse:
 def _check_text(text: dict[str, Any]) -> None:
     for name, value in text.items():
         match name, value:
-            case "format", None | {"type": "text"}:
+            case "format", _:
                 continue
             case "verbosity", None | "medium":
                 continue
-            case "format", _:
-                raise unsupported("text.format", "replies are plain text; send {\"type\": \"text\"}")
             case "verbosity", _:
                 raise unsupported("text.verbosity", "leave it out")
             case _:

@@ -4,10 +4,10 @@ is doing; logs and metrics of a request's end are written here, once."""
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 
@@ -16,6 +16,7 @@ from ninfer_engine.runtime.api import EngineApi, EngineRefusedError, Finished, G
 from ninfer_engine.server.errors import ApiError, ClientGoneError, internal_error
 from ninfer_engine.server.metrics import Metrics
 from ninfer_engine.server.request_log import RequestLog
+from ninfer_engine.server.traces import NoTraces, Traces
 
 logger = logging.getLogger("ninfer.server")
 
@@ -116,7 +117,10 @@ class Run:
 class Runs:
     """Every run in flight, by request id and by response id."""
 
-    def __init__(self, engine: EngineApi, log: RequestLog, metrics: Metrics) -> None:
+    def __init__(
+        self, engine: EngineApi, log: RequestLog, metrics: Metrics, traces: Traces = NoTraces()  # noqa: B008 - no state
+    ) -> None:
+        self._traces = traces
         self._engine = engine
         self._log = log
         self._metrics = metrics
@@ -144,8 +148,8 @@ class Runs:
         run = Run(request, self._engine.generate(request))
         self._by_request[request.request_id] = run
         http.state.logged = True
-        route = http.url.path
-        run.task.add_done_callback(lambda _task: self._ended(run, route))
+        route, headers = http.url.path, http.headers
+        run.task.add_done_callback(lambda _task: self._ended(run, route, headers))
         return run
 
     def cancel_all(self, by: EndedBy) -> None:
@@ -153,26 +157,48 @@ class Runs:
         for run in self:
             run.cancel(by)
 
-    def _ended(self, run: Run, route: str) -> None:
+    def _ended(self, run: Run, route: str, headers: Mapping[str, str]) -> None:
         request_id = run.request.request_id
         self._by_request.pop(request_id, None)
+        self._trace(run, route, headers)
         if run.finished is not None:
             self._metrics.observe(run.finished.record)
             self._log.request_done(request_id, run.finished, run.prepare_s)
             return
         match run.failure:
             case RunEndedError(by=by):
+                self._metrics.ended_early(by.value)
                 self._log.request_error(request_id, route, by.value)
             case ApiError(code=ErrorCode.INTERNAL_ERROR as code):
+                self._metrics.ended_early(code.value)
                 self._log.request_error(request_id, route, code.value)
             case ApiError(code=code, status=status):
+                self._metrics.ended_early(code.value)
                 self._log.request_rejected(request_id, route, code.value, status)
             case _:
                 pass
 
 
+    def _trace(self, run: Run, route: str, headers: Mapping[str, str]) -> None:
+        ended = time.time_ns()
+        started = ended - round((time.monotonic() - run.request.arrived) * 1e9)
+        by = run.failure.by.value if isinstance(run.failure, RunEndedError) else None
+        by = run.failure.code.value if isinstance(run.failure, ApiError) else by
+        try:
+            self._traces.generation(run.request, route, headers, started, ended, run.finished, by)
+        except Exception:
+            logger.exception("trace lost", extra={"request_id": run.request.request_id})
+
+
+class Cancellable(Protocol):
+    """A run, or several."""
+
+    def cancel(self, by: EndedBy) -> None:
+        """End it now; does nothing to one that has ended."""
+
+
 @asynccontextmanager
-async def cancelled_when_client_leaves(http: Request, run: Run) -> AsyncIterator[None]:
+async def cancelled_when_client_leaves(http: Request, run: Cancellable) -> AsyncIterator[None]:
     """For replies that are not streams: the run ends when the client goes or the handler does."""
     watcher = asyncio.create_task(_watch(http.receive, run))
     try:
@@ -182,7 +208,7 @@ async def cancelled_when_client_leaves(http: Request, run: Run) -> AsyncIterator
         run.cancel(EndedBy.CLIENT_GONE)
 
 
-async def _watch(receive: Any, run: Run) -> None:
+async def _watch(receive: Any, run: Cancellable) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     run.cancel(EndedBy.CLIENT_GONE)

@@ -25,7 +25,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class EngineDiedError(Exception):
-    """The engine stopped serving for good; the process must end so that whoever watches it can start another."""
+    """The engine stopped serving for good; the process must end so that whoever watches it can start another. wedged:
+    its thread lives, but hangs in a step."""
+
+    def __init__(self, message: str, *, wedged: bool) -> None:
+        super().__init__(message)
+        self.wedged = wedged
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Server(uvicorn.Server):
         self._close = close
         self._unhealthy_since: float | None = None
         self.engine_died = False
+        self.engine_wedged = False
         self.address: tuple[str, int] | None = None
         self.ready = threading.Event()
 
@@ -67,7 +73,9 @@ class Server(uvicorn.Server):
         self._unhealthy_since = self._unhealthy_since or now
         self.engine_died = now - self._unhealthy_since > self._patience.died_s
         if self.engine_died:
-            logger.critical("the engine is dead; the server ends")
+            self.engine_wedged = self._context.engine.wedged()
+            logger.critical("the engine is wedged; the server ends" if self.engine_wedged
+                            else "the engine is dead; the server ends")
         return self.engine_died
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -151,5 +159,8 @@ def serve(
     once, when no request runs any more. Raises OSError when the address cannot be had, EngineDiedError."""
     server = make_server(app, close, patience)
     server.run(sockets=[bind(host, port)])
+    if server.engine_wedged:
+        raise EngineDiedError("the engine hung in a step: start the server again, and report what it ran", wedged=True)
     if server.engine_died:
-        raise EngineDiedError("the engine died: see the log above for its fault, and start the server again")
+        raise EngineDiedError("the engine died: see the log above for its fault, and start the server again",
+                              wedged=False)

@@ -23,7 +23,7 @@ async def delete_response(request: Request) -> Response:
     ctx, response_id = context(request), request.path_params["response_id"]
     if not ctx.engine.responses.delete(response_id, header_session(request)):
         raise _not_found()
-    ctx.engine.forget_response(response_id, header_session(request))
+    await ctx.engine.forget_response(response_id, header_session(request))
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 

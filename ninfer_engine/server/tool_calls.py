@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 Schemas = Mapping[str, Mapping[str, Any]]
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
@@ -31,7 +31,7 @@ def parse_call(text: str, tools: Schemas) -> ParsedCall | None:
 
 def _hermes(text: str) -> ParsedCall | None:
     try:
-        value = json.loads(text, strict=False)  # models put raw newlines into strings
+        value = json.loads(text, strict=False, parse_constant=_no_constant)  # models put raw newlines into strings
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -45,7 +45,8 @@ def _hermes(text: str) -> ParsedCall | None:
 def _from_text(name: str, arguments: str) -> ParsedCall | None:
     """Arguments that were written as a JSON string instead of an object."""
     try:
-        return _made(name, json.loads(arguments, strict=False) if arguments.strip() else {})
+        value = json.loads(arguments, strict=False, parse_constant=_no_constant) if arguments.strip() else {}
+        return _made(name, value)
     except (ValueError, RecursionError):
         return None
 
@@ -62,18 +63,36 @@ def _xml(text: str, tools: Schemas) -> ParsedCall | None:
     properties = tools.get(name, {}).get("properties", {})
     if _PARAMETER.sub("", match[2]).strip():
         return None
-    arguments = {key.strip(): _typed(value, properties, key.strip()) for key, value in _PARAMETER.findall(match[2])}
+    arguments = {key.strip(): typed(value, properties, key.strip()) for key, value in _PARAMETER.findall(match[2])}
     return _made(name, arguments)
 
 
-def _typed(text: str, properties: Any, key: str) -> Any:
+def typed(text: str, properties: Any, key: str) -> Any:
     """The XML form has only text: the tool's schema says what else it may be. What does not read as such stays text."""
-    schema = properties.get(key) if isinstance(properties, dict) else None
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    kinds = kind if isinstance(kind, list) else [kind]
+    kinds = _kinds(properties, key)
     if "string" in kinds and not ("null" in kinds and text.strip() == "null"):
         return text
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
+
+
+def text_only(properties: Any, key: str | None) -> bool:
+    """The value of a parameter can be nothing but text, by the tool's schema."""
+    kinds = _kinds(properties, key)
+    return "string" in kinds and "null" not in kinds
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _kinds(properties: Any, key: str | None) -> list[Any]:
+    schema = properties.get(key) if isinstance(properties, dict) else None
+    if not isinstance(schema, dict):
+        return []
+    kind = schema.get("type")
+    if kind is None and all(isinstance(value, str) for value in schema.get("enum") or (None,)):
+        return ["string"]
+    return kind if isinstance(kind, list) else [kind]

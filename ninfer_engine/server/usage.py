@@ -1,8 +1,10 @@
 """Token counts of a completed reply, in the words of each API. reused_tokens is reported everywhere, 0 included."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ninfer_engine.runtime.api import Finished
+from ninfer_engine.server.reply import Reply
 
 
 def responses_usage(finished: Finished, reasoning_tokens: int) -> dict[str, Any]:
@@ -17,15 +19,17 @@ def responses_usage(finished: Finished, reasoning_tokens: int) -> dict[str, Any]
     }
 
 
-def chat_usage(finished: Finished, reasoning_tokens: int) -> dict[str, Any]:
-    """`usage` of chat completions and completions."""
-    prompt, completion = _counts(finished)
+def chat_usage(finished: Sequence[Finished], replies: Sequence[Reply]) -> dict[str, Any]:
+    """`usage` of chat completions and completions. The prompt counts once, whatever the number of choices, and what of
+    it was cached is what the first choice found; the others found all of it."""
+    prompt, _ = _counts(finished[0])
+    completion = sum(_counts(one)[1] for one in finished)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": finished.record.reused_tokens},
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "prompt_tokens_details": {"cached_tokens": finished[0].record.reused_tokens},
+        "completion_tokens_details": {"reasoning_tokens": sum(reply.reasoning_tokens for reply in replies)},
     }
 
 

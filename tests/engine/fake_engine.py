@@ -17,7 +17,16 @@ from ninfer_engine.contract.diagnostics import (
 )
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.status import Cache, Identity, LastSelection, Restore, Runtime, Scheduler, StatusDocument
-from ninfer_engine.runtime.api import EngineRefusedError, Finished, FinishReason, GenerationRequest, Token
+from ninfer_engine.runtime.api import (
+    ConstraintError,
+    EngineRefusedError,
+    Finished,
+    FinishReason,
+    GapCounts,
+    GenerationRequest,
+    Logprobs,
+    Token,
+)
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
 
 INSTANCE = "instance-0123456789abcdef"
@@ -75,7 +84,7 @@ class FakeEngine:
             said: list[int] = []
             async for token in self._say(request):
                 said.append(token)
-                yield Token(token)
+                yield Token(token, self._logs(request, token))
             if self.misbehaviour is Misbehaviour.RAISES_AFTER_THE_SCRIPT:
                 raise RuntimeError("secret prompt text in a foreign message")
             if self.misbehaviour is not Misbehaviour.NEVER_SAYS_FINISHED:
@@ -102,6 +111,11 @@ class FakeEngine:
             raise EngineRefusedError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, told, "input")
 
     async def _say(self, request: GenerationRequest) -> AsyncIterator[int]:
+        """The script; under a constraint, the script as long as it is allowed, then whatever is allowed first."""
+        if request.constraint is not None:
+            async for token in self._constrained(request):
+                yield token
+            return
         count = 0
         while True:
             for token in self.script(request):
@@ -111,6 +125,27 @@ class FakeEngine:
                 yield token
                 await asyncio.sleep(0)
             if self.misbehaviour is not Misbehaviour.TALKS_UNTIL_ENDED:
+                return
+
+    async def _constrained(self, request: GenerationRequest) -> AsyncIterator[int]:
+        assert request.constraint is not None
+        matcher, script = request.constraint.start(), self.script(request)
+        for count in range(request.sampling.max_new_tokens):
+            allowed = matcher.allowed()
+            wanted = script[count] if count < len(script) else None
+            if wanted is None or (allowed is not None and not allowed[wanted]):
+                script = []
+                if allowed is None:
+                    return
+                ends = [token for token in request.sampling.stop_token_ids if allowed[token]]
+                wanted = ends[0] if ends else int(allowed.argmax())
+            try:
+                matcher.accept(wanted)
+            except ConstraintError as error:
+                raise EngineRefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
+            yield wanted
+            await asyncio.sleep(0)
+            if wanted in request.sampling.stop_token_ids or request.request_id in self._finish:
                 return
 
     def _finished(self, request: GenerationRequest, said: tuple[int, ...]) -> Finished:
@@ -195,8 +230,22 @@ class FakeEngine:
             self._published[record.response_id] = len(record.tokens) - 1
         return session in self.saved
 
-    def forget_response(self, response_id: str, session: str | None) -> None:
+    async def forget_response(self, response_id: str, session: str | None) -> None:
         self.forgotten.append((response_id, session))
+
+    @staticmethod
+    def _logs(request: GenerationRequest, token: int) -> Logprobs | None:
+        """Every token is as likely as its id is small."""
+        top = request.sampling.logprobs
+        if top is None:
+            return None
+        return Logprobs(-float(token), tuple((other, -float(other)) for other in range(top)))
+
+    def wedged(self) -> bool:
+        return False
+
+    def token_gaps(self) -> GapCounts:
+        return GapCounts((0.001, 0.01), (3, 2, 1), 0.5)
 
     def healthy(self) -> bool:
         return self.misbehaviour is not Misbehaviour.DEAD

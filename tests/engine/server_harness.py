@@ -28,13 +28,14 @@ SESSION, OTHER = "a" * 64, "b" * 64
 MODEL = "tiny"
 
 
-def tiny_model() -> ServedModel:
-    """The tiny model's text side."""
+def tiny_model(template: str | None = None) -> ServedModel:
+    """The tiny model's text side, with another chat template if one is given."""
     hf = HfTokenizer.from_str(json.dumps(tokenizer_document(512)))
     end = hf.token_to_id(END_OF_TURN)
     assert end is not None
     eos = frozenset({end})
-    return ServedModel(MODEL, Tokenizer(hf, eos), ChatTemplate(chat_template(), frozenset({END_OF_TURN})), created=1)
+    return ServedModel(MODEL, Tokenizer(hf, eos), ChatTemplate(template or chat_template(), frozenset({END_OF_TURN})),
+                       created=1)
 
 
 @dataclass
@@ -107,9 +108,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def running(tmp_path: Path, api_key: str | None = None, limits: Limits | None = None, **flags: Any) -> Iterator[Served]:
+def running(
+    tmp_path: Path, api_key: str | None = None, limits: Limits | None = None, template: str | None = None, **flags: Any
+) -> Iterator[Served]:
     """A server in a thread, stopped at the end."""
-    model = tiny_model()
+    model = tiny_model(template)
     says = Says(model)
     engine = FakeEngine(says)
     log_path = tmp_path / "requests.jsonl"

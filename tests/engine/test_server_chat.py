@@ -14,6 +14,8 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 CALL_TEXT = 'Look.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+STRICT_NOT = {"type": "function", "function": {"name": "add", "strict": True, "parameters": {
+    "type": "object", "properties": {"a": {"not": {"type": "null"}}}}}}
 MESSAGES_TOOL = {"name": "add", "input_schema": {"type": "object"}}
 
 
@@ -36,8 +38,11 @@ def test_a_chat_stream_says_the_same_as_the_whole_and_ends_in_done(served: Serve
     events = served.events(CHAT, messages=HI, tools=[TOOL], stream_options={"include_usage": True})
     deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
     assert "".join(delta.get("content") or "" for delta in deltas) == whole["message"]["content"] == "Look."
-    [call] = [call for delta in deltas for call in delta.get("tool_calls", [])]
-    assert call["function"] == whole["message"]["tool_calls"][0]["function"]
+    pieces = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert [piece["index"] for piece in pieces] == [0] * len(pieces)
+    assert (pieces[0]["id"][:5], pieces[0]["function"]) == ("call_", {"name": "add", "arguments": ""})
+    arguments = "".join(piece["function"]["arguments"] for piece in pieces)
+    assert {"name": "add", "arguments": arguments} == whole["message"]["tool_calls"][0]["function"]
     assert events[-2]["choices"][0]["finish_reason"] == whole["finish_reason"] == "tool_calls"
     assert (events[-1]["choices"], events[-1]["usage"]["completion_tokens"] > 0) == ([], True)
     assert "ninfer" in events[-1] and "ninfer" not in events[-2]
@@ -93,10 +98,30 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
 @pytest.mark.parametrize(
     ("path", "change", "code", "param"),
     [
-        (CHAT, {"n": 2}, "unsupported_parameter", "n"),
-        (CHAT, {"logprobs": True}, "unsupported_parameter", "logprobs"),
-        (CHAT, {"presence_penalty": 0.5}, "unsupported_parameter", "presence_penalty"),
-        (CHAT, {"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        (CHAT, {"n": 18}, "invalid_request", "n"),
+        (CHAT, {"n": 0}, "invalid_request", "n"),
+        (CHAT, {"top_logprobs": 2}, "invalid_request", "top_logprobs"),
+        (CHAT, {"logprobs": True, "top_logprobs": 21}, "invalid_request", "top_logprobs"),
+        (CHAT, {"presence_penalty": 2.5}, "invalid_request", "presence_penalty"),
+        (CHAT, {"min_p": 1.5}, "invalid_request", "min_p"),
+        (CHAT, {"repetition_penalty": 0}, "invalid_request", "repetition_penalty"),
+        (CHAT, {"logit_bias": {"a": 1}}, "invalid_request", "logit_bias.a.[key]"),
+        (CHAT, {"logit_bias": {"512": 1}}, "invalid_request", "logit_bias"),
+        (CHAT, {"response_format": {"type": "yaml"}}, "unsupported_parameter", "response_format"),
+        (CHAT, {"response_format": {"type": "json_schema"}}, "invalid_request", "response_format.json_schema"),
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}},
+         "unsupported_parameter", "response_format.json_schema.schema"),
+        (CHAT, {"response_format": {"type": "regex", "pattern": "(["}}, "unsupported_parameter",
+         "response_format.pattern"),
+        (CHAT, {"response_format": {"type": "grammar", "grammar": "start"}}, "unsupported_parameter",
+         "response_format.grammar"),
+        (CHAT, {"tool_choice": "required"}, "invalid_request", "tool_choice"),
+        (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
+         "invalid_request", "tool_choice"),
+        (CHAT, {"tools": [STRICT_NOT], "tool_choice": "required"}, "unsupported_parameter", "tools"),
+        (CHAT, {"enable_thinking": True}, "unsupported_parameter", "enable_thinking"),
+        (CHAT, {"reasoning_effort": "extreme"}, "invalid_request", "reasoning_effort"),
+        (CHAT, {"chat_template_kwargs": {"colour": 1}}, "unknown_parameter", "chat_template_kwargs.colour"),
         (CHAT, {"colour": 1}, "unknown_parameter", "colour"),
         (CHAT, {"messages": []}, "invalid_request", "messages"),
         (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "invalid_request", "messages[0].role"),
@@ -108,7 +133,8 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
         (CHAT, {"max_tokens": 1, "max_completion_tokens": 2}, "invalid_request", "max_tokens"),
         (CHAT, {"stop": [""]}, "invalid_request", "stop[0]"),
         (CHAT, {"stream_options": {"include_usage": True}}, "invalid_request", "stream_options"),
-        (CHAT, {"tool_choice": {"type": "function"}}, "unsupported_parameter", "tool_choice"),
+        (CHAT, {"tool_choice": {"type": "function"}}, "invalid_request", "tool_choice.function"),
+        (CHAT, {"tool_choice": "sometimes"}, "unsupported_parameter", "tool_choice"),
         (COMPLETIONS, {"prompt": ""}, "invalid_request", "prompt"),
         (COMPLETIONS, {"prompt": []}, "invalid_request", "prompt"),
         (COMPLETIONS, {"prompt": [512]}, "invalid_request", "prompt"),
@@ -119,7 +145,13 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
         (COMPLETIONS, {"suffix": "x"}, "unsupported_parameter", "suffix"),
         (MESSAGES, {"max_tokens": None}, "invalid_request", "max_tokens"),
         (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1}}, "unsupported_parameter", "thinking"),
-        (MESSAGES, {"tool_choice": {"type": "any"}}, "unsupported_parameter", "tool_choice.type"),
+        (MESSAGES, {"thinking": {"type": "enabled"}}, "invalid_request", "thinking.budget_tokens"),
+        (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 50}}, "invalid_request",
+         "thinking.budget_tokens"),
+        (MESSAGES, {"tool_choice": {"type": "any"}}, "invalid_request", "tool_choice"),
+        (MESSAGES, {"tool_choice": {"type": "tool"}}, "invalid_request", "tool_choice.name"),
+        (MESSAGES, {"output_format": {"type": "json_schema", "schema": {"type": "thing"}}},
+         "unsupported_parameter", "output_format.schema"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
          "unsupported_parameter", "messages[0].content[0].type"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}]},

@@ -13,7 +13,10 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {
         "model": "tiny", "instructions": "i", "temperature": 0.5, "top_p": 1, "max_output_tokens": 9, "store": True,
-        "tools": [TOOL], "tool_choice": "auto", "text": {"format": {"type": "text"}}, "metadata": {"a": "b"}, "seed": 1,
+        "tools": [TOOL], "tool_choice": {"type": "function", "name": "f"}, "metadata": {"a": "b"}, "seed": 1,
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}},
+        "parallel_tool_calls": False, "top_logprobs": 1, "include": ["message.output_text.logprobs"],
+        "reasoning": {"effort": "low"}, "min_p": 0.1, "top_k": 4, "logit_bias": {"7": 1}, "presence_penalty": 0.5,
         "ninfer_session": SESSION, "previous_response_id": None, "stream": False,
         "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
@@ -30,9 +33,15 @@ BODIES: dict[str, dict[str, Any]] = {
             {"role": "assistant", "content": None, "tool_calls": [CALL]},
             {"role": "tool", "tool_call_id": "c", "content": "2"},
         ],
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "tools": [{"type": "function",
+                   "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}],
+        "tool_choice": "auto", "n": 2, "logprobs": True, "top_logprobs": 2, "frequency_penalty": -1,
+        "repetition_penalty": 1.1, "response_format": {"type": "regex", "pattern": "a+b"}, "reasoning_effort": "low",
+        "chat_template_kwargs": {"preserve_thinking": True}, "parallel_tool_calls": True,
     },
-    "/v1/completions": {"model": "tiny", "prompt": [1, 2], "max_tokens": 3, "stop": "x", "logit_bias": {}},
+    "/v1/completions": {"model": "tiny", "prompt": [1, 2], "max_tokens": 3, "stop": "x", "logit_bias": {},
+                        "logprobs": 2, "n": 2,
+                        "response_format": {"type": "grammar", "grammar": 'start: "a" start | "b"'}},
     "/v1/messages": {
         "model": "tiny", "max_tokens": 9, "system": [{"type": "text", "text": "s"}], "stop_sequences": ["a"],
         "messages": [
@@ -40,7 +49,9 @@ BODIES: dict[str, dict[str, Any]] = {
             {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "2"}]},
         ],
-        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, "strict": True}],
+        "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+        "output_config": {"effort": "low"}, "thinking": {"type": "adaptive"},
     },
     "/v1/ninfer/checkpoints": {"session_sha256": SESSION},
 }

@@ -1,0 +1,38 @@
+"""A mixture of experts: tokens grouped by the expert that they were sent to, one product an expert."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ninfer_engine.kernels.swiglu import swiglu
+
+
+def expert_mlp(
+    x: Tensor,
+    chosen: Tensor,
+    shares: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    mm: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Sum over each token's experts of share * down(silu(gate(x)) * up(x)), in x's dtype.
+
+    x: [n, hidden]; chosen: int64 [n, top], different experts in a row; shares: [n, top], in x's dtype; gate_up:
+    [experts, 2 * width, hidden]; down: [experts, hidden, width]; mm: the product of rows with a matrix. Returns
+    [n, hidden]. A token's experts are added in the order of their numbers, whatever other tokens there are.
+    """
+    top = chosen.shape[1]
+    order = chosen.flatten().argsort(stable=True)
+    rows = order // top
+    counts = torch.bincount(chosen.flatten(), minlength=len(gate_up)).tolist()
+    weights = shares.flatten()[order].unsqueeze(1)
+    out = torch.zeros_like(x)
+    first = 0
+    for expert, count in enumerate(counts):
+        if count:
+            taken = slice(first, first + count)
+            inner = swiglu(mm(x[rows[taken]], gate_up[expert].t()))
+            out.index_add_(0, rows[taken], mm(inner, down[expert].t()).mul_(weights[taken]))
+            first += count
+    return out

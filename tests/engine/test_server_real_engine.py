@@ -1,0 +1,125 @@
+"""The SDKs against a server over the real engine and the tiny model: what the fake engine cannot show."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import jsonschema
+import openai
+import pytest
+from engine_cases import COSTS
+from model_cases import tiny_of_four_layers
+
+from ninfer_engine.contract.flags import EngineFlags
+from ninfer_engine.runtime.build import build_engine
+from ninfer_engine.server.app import create_app
+from ninfer_engine.server.model import ServedModel
+from ninfer_engine.server.request_log import RequestLog
+from ninfer_engine.server.serve import Patience, bind, make_server
+
+HI: Any = [{"role": "user", "content": "Which account of the ledger pays the most, and in which line of it?"}]
+SCHEMA: dict[str, Any] = {
+    "type": "object", "properties": {"ok": {"type": "boolean"}, "count": {"enum": [1, 2, 3]}},
+    "required": ["ok", "count"], "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "function": {"name": "pay", "parameters": SCHEMA, "strict": True}}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A running server."""
+    flags = EngineFlags(model=str(tiny_of_four_layers()), model_id="tiny", port=0, max_context=4096, kv_capacity=16384,
+                        host_kv_mib=32, device="cpu", max_concurrency=3, context_cost_presets=str(COSTS),
+                        check_invariants=True)
+    built = build_engine(flags)
+    built.engine.start()
+    served = ServedModel("tiny", built.model.tokenizer, built.model.chat)
+    app = create_app(built.engine, served, flags, None, RequestLog(None, "x"))
+    server = make_server(app, built.engine.close, Patience(drain_s=5, died_s=600))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bind("127.0.0.1", 0)]}, daemon=True)
+    thread.start()
+    assert server.ready.wait(60)
+    assert server.address is not None
+    yield f"http://127.0.0.1:{server.address[1]}"
+    server.should_exit = True
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def test_choices_share_one_prefill_and_tell_logprobs(client: openai.OpenAI) -> None:
+    made: Any = client.chat.completions.create(
+        model="tiny", messages=HI, n=4, seed=3, max_tokens=12, logprobs=True, top_logprobs=3, temperature=1)
+    assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
+    reused = [choice.ninfer["reused_tokens"] for choice in made.choices]
+    assert reused == [0, *[made.usage.prompt_tokens - 1] * 3]
+    assert made.usage.prompt_tokens_details.cached_tokens == 0
+    for choice in made.choices:
+        for log in choice.logprobs.content:
+            assert log.logprob <= 0
+            assert [one.logprob for one in log.top_logprobs] == sorted(
+                (one.logprob for one in log.top_logprobs), reverse=True)
+    again: Any = client.chat.completions.create(model="tiny", messages=HI, n=2, seed=3, max_tokens=12, temperature=1)
+    assert [choice.message.content for choice in again.choices] == \
+        [choice.message.content for choice in made.choices[:2]]
+    greedy: Any = client.chat.completions.create(model="tiny", messages=HI, max_tokens=6, temperature=0, logprobs=True,
+                                                 top_logprobs=1)
+    assert all(log.top_logprobs[0].token == log.token for log in greedy.choices[0].logprobs.content)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_formats_and_forced_calls_bind_the_real_sampler(client: openai.OpenAI, temperature: int) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+    made: Any = client.chat.completions.create(model="tiny", messages=HI, response_format=wanted, max_tokens=60,
+                                               temperature=temperature)
+    jsonschema.validate(json.loads(made.choices[0].message.content), SCHEMA)
+    with client.chat.completions.stream(model="tiny", messages=HI, tools=[TOOL], tool_choice="required",
+                                        parallel_tool_calls=False, max_tokens=120, temperature=temperature) as stream:
+        for _ in stream:
+            pass
+        final: Any = stream.get_final_completion()
+    assert final.choices[0].finish_reason == "tool_calls"
+    jsonschema.validate(json.loads(final.choices[0].message.tool_calls[0].function.arguments), SCHEMA)
+
+
+def test_constrained_and_free_requests_share_a_batch(client: openai.OpenAI, url: str) -> None:
+    free: dict[str, Any] = {"model": "tiny", "messages": HI, "max_tokens": 40, "temperature": 0}
+    alone: Any = client.chat.completions.create(**free)
+    texts: list[str] = []
+
+    def bound(_: int) -> None:
+        made = client.chat.completions.create(
+            model="tiny", messages=HI, max_tokens=40, temperature=1,
+            extra_body={"response_format": {"type": "regex", "pattern": "[ab]{30}"}})
+        texts.append(str(made.choices[0].message.content))
+
+    threads = [threading.Thread(target=bound, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    beside: Any = client.chat.completions.create(**free)
+    for thread in threads:
+        thread.join()
+    assert beside.choices[0].message.content == alone.choices[0].message.content
+    assert [set(text) <= {"a", "b"} and len(text) for text in texts] == [30, 30]
+    assert anthropic.Anthropic(base_url=url, api_key="none").messages.create(
+        model="tiny", max_tokens=5, messages=HI).usage.cache_read_input_tokens
+
+
+def test_responses_continue_token_exact_and_penalties_change_the_reply(client: openai.OpenAI) -> None:
+    base: Any = client.responses.create(model="tiny", input="Name the lines of the ledger.", max_output_tokens=20,
+                                        temperature=0)
+    child: Any = client.responses.create(model="tiny", input="And then?", previous_response_id=base.id,
+                                         max_output_tokens=8, temperature=0)
+    assert child.usage.input_tokens_details.cached_tokens >= base.usage.input_tokens + base.usage.output_tokens - 1
+    bent: Any = client.responses.create(model="tiny", input="Name the lines of the ledger.", max_output_tokens=20,
+                                        temperature=0, extra_body={"frequency_penalty": 2, "repetition_penalty": 3})
+    assert bent.output_text != base.output_text
+    biased: Any = client.responses.create(model="tiny", input="Name the lines.", max_output_tokens=5, temperature=0,
+                                          extra_body={"logit_bias": {"97": 100}})
+    assert biased.output_text == "aaaaa"
