@@ -42,8 +42,9 @@ class RequestEvidence(Document):
     what the prober's ledger says that it can resume at when nothing was lost.
 
     longest_gap_us: of a streamed reply, the longest silence between two pieces of output; decode_us: from the first to
-    the last piece by the prober's clock; engine_decode_us the same by the engine's. engine: "baseline" where it was not
-    the engine under test that answered; block: which block of a paired comparison the request belongs to.
+    the last piece by the prober's clock; engine_decode_us the same by the engine's. engine: which other engine
+    answered, where it was not the one under test (the baseline; the same with reduced pools; the same on a copy of the
+    store); block: which block of a paired comparison the request belongs to.
     """
 
     request_id: str
@@ -80,7 +81,7 @@ class RequestEvidence(Document):
     longest_gap_us: int | None = None
     decode_us: int | None = None
     engine_decode_us: int | None = None
-    engine: Literal["baseline"] | None = None
+    engine: Literal["baseline", "reduced", "copy"] | None = None
     block: int | None = None
 
 

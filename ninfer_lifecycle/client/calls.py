@@ -74,6 +74,11 @@ class EngineClient:
     ) -> None:
         self.close()
 
+    @property
+    def has_key(self) -> bool:
+        """Whether it sends a key. The key itself is not told."""
+        return "authorization" in self._http.headers
+
     def close(self) -> None:
         """Close every connection."""
         self._http.close()

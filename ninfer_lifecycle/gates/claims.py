@@ -31,7 +31,7 @@ def _check(claim: Claim, evidence: Evidence) -> Check:
 
 
 def _reuse(claim: Claim, evidence: Evidence) -> Check:
-    records = [record for record in evidence.own if record.purpose == claim.name]
+    records = [record for record in evidence.requests if record.purpose == claim.name and record.engine == claim.engine]
     counted = tally(records, _judge)
     check = settle(CheckName.REUSE_AS_EXPECTED, Place(), counted, expected=claim.trials, unit=Unit.TOKENS,
                    threshold=0, observed=max(counted.observed, default=None))

@@ -5,6 +5,7 @@ from ninfer_lifecycle.gates.hits import control_checks, fork_checks, miss_bound_
 from ninfer_lifecycle.gates.soundness import (
     accounting_check,
     oom_check,
+    overhead_check,
     plan_check,
     restart_checks,
     save_checks,
@@ -36,6 +37,7 @@ def evaluate(plan: PlanSummary, limits: Thresholds, evidence: Evidence) -> Verdi
         *(plan_error_check(limits, evidence) if plan.template_tokens else ()),
         *slow_anchor_check(plan, limits, evidence),
         *claim_checks(plan.claims, evidence),
+        *overhead_check(limits, evidence),
     )
     controls = tuple(control_checks(plan, limits, evidence))
     return Verdict(checks=checks, controls=controls, result=overall((*checks, *controls)))

@@ -30,9 +30,16 @@ LOOPER_TURNS = 4
 WARM_A_SIZE = 3
 RECALL_PLACES = (5, 50, 95)
 SOAK_LEAST_TURNS = 8
-PLAN_VERSION = 2
+DEVICE_TURNS = 3
+DISK_TURNS = 6
+CROWD_LEAST = 2
+TIMING_PPM = 1_500_000
+"""By how much a text that nobody knows may take longer than one that another salt knows: half as long again."""
+TIMING_FLOOR_US = 20_000
+PLAN_VERSION = 3
 PROTOCOL_LINES = 22
 PROTOCOL_ERRORS = 15
+KEYED_ROUTES = ("status", "models", "create", "read", "delete", "checkpoint")
 
 
 class Asked(BaseModel):
@@ -58,11 +65,18 @@ class Asked(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PartClaims:
-    """Claims of one part, and how many restarts it makes. later: claims that the second version of the plans added."""
+    """Claims of one part, and how many restarts it makes. second, third: claims that these versions of the plans added;
+    more_restarts: restarts that the third added."""
 
     claims: Callable[[Asked], tuple[Claim, ...]]
     restarts: int = 0
-    later: Callable[[Asked], tuple[Claim, ...]] = lambda asked: ()
+    second: Callable[[Asked], tuple[Claim, ...]] = lambda asked: ()
+    third: Callable[[Asked], tuple[Claim, ...]] = lambda asked: ()
+    more_restarts: int = 0
+
+    def restarts_in(self, version: int) -> int:
+        """Restarts in a version of the plans."""
+        return self.restarts + (self.more_restarts if version > 2 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +87,19 @@ class PlanParts:
     parts: tuple[str, ...] = ()
 
 
-def _reuse(name: str, trials: int = 1) -> Claim:
-    return Claim(name=name, kind="reuse", trials=trials)
+def _reuse(name: str, trials: int = 1, engine: Literal["reduced", "copy"] | None = None) -> Claim:
+    return Claim(name=name, kind="reuse", trials=trials, engine=engine)
 
 
 def _fact(name: str, trials: int = 1) -> Claim:
     return Claim(name=name, kind="fact", trials=trials)
+
+
+def compared_sizes(asked: Asked) -> tuple[int, ...]:
+    """The sizes at which resumed requests are compared with cold ones: of a quick look, from its third version on, the
+    smallest, since a cold twin costs a whole prefill.
+    """
+    return (min(asked.sizes),) if asked.plan == "quick" and asked.plan_version > 2 else asked.sizes
 
 
 def _ratio(name: str, measure: Literal["first_token", "decode"], asked: Asked) -> Claim:
@@ -96,6 +117,10 @@ def _throughput(asked: Asked) -> tuple[Claim, ...]:
             _ratio("throughput.paired_warm", "first_token", asked), _ratio("throughput.paired_decode", "decode", asked))
 
 
+TIMING_CLAIM = Claim(
+    name="isolation.salted_first_token", kind="ratio", trials=MIN_BLOCKS, measure="seen_first_token",
+    against="isolation.known_first_token", max_ratio_ppm=TIMING_PPM, floor_us=TIMING_FLOOR_US)
+
 PART_CLAIMS: dict[str, PartClaims] = {
     "sibling-continue": PartClaims(lambda asked: (
         _reuse("sibling_continue.fork", SIBLINGS), _reuse("sibling_continue.alive", SIBLINGS),
@@ -105,22 +130,34 @@ PART_CLAIMS: dict[str, PartClaims] = {
         _reuse("pressure.fork_between_strangers", STRANGERS + 1),
         _reuse("pressure.reuse_after_full_catalogs", asked.forks),
         _reuse("pressure.newcomer_after_full_catalogs", NEWCOMER_TURNS))),
-    "multi-session": PartClaims(lambda asked: (_reuse("multi_session.turn", SESSIONS * ROUNDS),)),
+    "pressure-reduced": PartClaims(lambda asked: (
+        _reuse("pressure_reduced.fork_between_strangers", STRANGERS + 1, "reduced"),
+        _reuse("pressure_reduced.reuse_after_full_catalogs", asked.forks, "reduced"),
+        _reuse("pressure_reduced.newcomer_after_full_catalogs", NEWCOMER_TURNS, "reduced"),
+        _fact("pressure_reduced.catalogs_were_full")), restarts=1),
+    "multi-session": PartClaims(lambda asked: (_reuse("multi_session.turn", SESSIONS * ROUNDS),), third=lambda asked: (
+        _reuse("multi_session.on_device", DEVICE_TURNS), _fact("multi_session.from_disk", DISK_TURNS))),
     "concurrency": PartClaims(lambda asked: (
         _reuse("concurrency.fork_at_once", AT_ONCE), _fact("concurrency.all_answered"),
-        _fact("concurrency.work_is_accounted"), _fact("concurrency.idle_afterwards")), later=lambda asked: (
+        _fact("concurrency.work_is_accounted"), _fact("concurrency.idle_afterwards")), second=lambda asked: (
         _reuse("concurrency.fork_alone", AT_ONCE), _fact("concurrency.makespan"),
         _fact("concurrency.decode_goes_on_during_prefill"), _fact("concurrency.prefill_during_decode_is_answered"),
-        _reuse("concurrency.turn_in_rotation", LOOPERS * LOOPER_TURNS), _fact("concurrency.fairness"))),
+        _reuse("concurrency.turn_in_rotation", LOOPERS * LOOPER_TURNS), _fact("concurrency.fairness")),
+        third=lambda asked: (
+            _fact("concurrency.token_gaps"), _reuse("concurrency.near_capacity", CROWD_LEAST),
+            *(_fact(f"concurrency.{name}") for name in (
+                "near_capacity_answered", "near_capacity_makespan", "overload_is_refused", "idle_after_overload")))),
     "equivalence": PartClaims(lambda asked: (
-        _reuse("equivalence.resumed", TWINS_A_SIZE * len(asked.sizes)),
-        _fact("equivalence.twin_is_cold", TWINS_A_SIZE * len(asked.sizes)),
-        _fact("equivalence.same_greedy_tokens", TWINS_A_SIZE * len(asked.sizes))), later=lambda asked: (
-        (_fact("equivalence.logprobs", TWINS_A_SIZE * len(asked.sizes)),) if asked.top_logprobs else ())),
+        _reuse("equivalence.resumed", TWINS_A_SIZE * len(compared_sizes(asked))),
+        _fact("equivalence.twin_is_cold", TWINS_A_SIZE * len(compared_sizes(asked))),
+        _fact("equivalence.same_greedy_tokens", TWINS_A_SIZE * len(compared_sizes(asked)))), second=lambda asked: (
+        (_fact("equivalence.logprobs", TWINS_A_SIZE * len(compared_sizes(asked))),) if asked.top_logprobs else ())),
     "isolation": PartClaims(lambda asked: (
         *(_fact(f"isolation.{name}") for name in (
             "continue", "read", "delete", "still_there", "checkpoint", "identity_conflict", "salts_share_nothing")),
-        _reuse("isolation.owner_is_hot"))),
+        _reuse("isolation.owner_is_hot")), third=lambda asked: (
+        TIMING_CLAIM,
+        _fact("isolation.foreign_id_looks_unknown"), _fact("isolation.other_key", len(KEYED_ROUTES)))),
     "protocol": PartClaims(lambda asked: (
         _fact("protocol.status", PROTOCOL_LINES), _fact("protocol.error_body", PROTOCOL_ERRORS),
         _fact("protocol.request_id", PROTOCOL_LINES), _fact("protocol.tokens_add_up"),
@@ -140,16 +177,22 @@ PART_CLAIMS: dict[str, PartClaims] = {
     "durability": PartClaims(lambda asked: (
         _fact("durability.graceful_stop_saves"), _reuse("durability.hot_after_graceful_stop"),
         _fact("durability.kill_keeps_what_was_saved"), _reuse("durability.hot_after_kill"),
-        _fact("durability.damage_is_refused")), restarts=3),
+        _fact("durability.damage_is_refused")), restarts=3, third=lambda asked: (
+        _fact("durability.missing_before_stop"), _fact("durability.run_secret_echo", 2),
+        _fact("durability.answers_only_to_its_key", 2), _fact("durability.copied_store_is_available"),
+        _reuse("durability.hot_from_copied_store", engine="copy"), _fact("durability.damage_is_reported")),
+        more_restarts=1),
 }
 
 RELEASE_V1 = ("sibling-continue", "pressure", "multi-session", "concurrency", "equivalence", "isolation", "protocol",
               "leaks", "durability")
+RELEASE_V2 = (*RELEASE_V1[:-1], "throughput", "durability")
+RELEASE_V3 = (*RELEASE_V2, "soak", "pressure-reduced")
 
 PLAN_PARTS: dict[str, PlanParts] = {
     "fanout": PlanParts(fanout=True),
     "quick": PlanParts(fanout=True, parts=("isolation", "protocol", "equivalence")),
-    "release": PlanParts(fanout=True, parts=(*RELEASE_V1[:-1], "throughput", "durability")),
+    "release": PlanParts(fanout=True, parts=tuple(sorted(RELEASE_V3, key=lambda name: PART_CLAIMS[name].restarts))),
     **{name: PlanParts(fanout=False, parts=(name,)) for name in PART_CLAIMS},
 }
 
@@ -159,23 +202,24 @@ def parts_of(asked: Asked) -> PlanParts:
 
     Raises KeyError for a plan or a part that does not exist.
     """
-    plan = PLAN_PARTS[asked.plan]
-    own = RELEASE_V1 if asked.plan == "release" and asked.plan_version == 1 else plan.parts
-    together = dict.fromkeys((*own, *asked.parts))
+    plan, version = PLAN_PARTS[asked.plan], asked.plan_version
+    release = {1: RELEASE_V1, 2: RELEASE_V2}.get(version, RELEASE_V3)
+    together = dict.fromkeys((*(release if asked.plan == "release" else plan.parts), *asked.parts))
     return PlanParts(plan.fanout, tuple(sorted(together, key=lambda name: PART_CLAIMS[name].restarts)))
 
 
 def claims_of(name: str, asked: Asked) -> tuple[Claim, ...]:
     """What one part claims, in the version of the plans that is asked for."""
     part = PART_CLAIMS[name]
-    return part.claims(asked) if asked.plan_version == 1 else (*part.claims(asked), *part.later(asked))
+    added = (part.second, part.third)[:asked.plan_version - 1]
+    return (*part.claims(asked), *(claim for more in added for claim in more(asked)))
 
 
 def summary_of(asked: Asked) -> PlanSummary:
     """What a run of that plan has to show. Raises KeyError for a plan that does not exist."""
     plan = parts_of(asked)
     claims = tuple(claim for name in plan.parts for claim in claims_of(name, asked))
-    later = sum(PART_CLAIMS[name].restarts for name in plan.parts)
+    later = sum(PART_CLAIMS[name].restarts_in(asked.plan_version) for name in plan.parts)
     if not plan.fanout:
         return PlanSummary(epochs=1, later_epochs=later, controls_never_seen=0, controls_exact_repeat=0, claims=claims)
     return PlanSummary(

@@ -3,9 +3,10 @@
 from collections import Counter
 
 from ninfer_lifecycle.evidence import EpochEvidence, RequestEvidence, SaveEvidence, Step
+from ninfer_lifecycle.gates.base import PPM
 from ninfer_lifecycle.gates.tally import Evidence, Place, is_failed, simple
 from ninfer_lifecycle.gates.thresholds import PlanSummary, Thresholds
-from ninfer_lifecycle.gates.verdict import Check, CheckName
+from ninfer_lifecycle.gates.verdict import Check, CheckName, Result, Unit
 
 
 def plan_check(plan: PlanSummary, evidence: Evidence) -> Check:
@@ -175,3 +176,19 @@ def steps_check(evidence: Evidence) -> list[Check]:
     gaps = [f"step {step.name} of epoch {step.epoch} was {step.outcome}: {step.detail or 'no reason given'}"
             for step in evidence.steps if step.outcome != "done"]
     return [simple(CheckName.STEPS_DONE, Place(), ids=(), misses=(), gaps=gaps, trials=len(evidence.steps))]
+
+
+def overhead_check(limits: Thresholds, evidence: Evidence) -> list[Check]:
+    """The prober took no more of the run's time for itself than it may: its own load is not the result."""
+    limit, wall = limits.max_prober_ppm, sum(step.wall_us for step in evidence.steps)
+    if limit is None:
+        return []
+    share = -(-sum(step.prober_us for step in evidence.steps) * PPM // wall) if wall else None
+    result, reason = Result.PASSED, None
+    if share is None:
+        result, reason = Result.INCONCLUSIVE, "no step tells how long it took"
+    elif share > limit:
+        result, reason = Result.FAILED, f"the prober took {share} ppm of the time for itself, allowed are {limit}"
+    return [Check(name=CheckName.PROBER_OVERHEAD, trials=len(evidence.steps), misses=int(result is Result.FAILED),
+                  unreported=int(share is None), failed=0, unit=Unit.PPM, threshold=limit, observed=share,
+                  result=result, reason=reason, evidence=())]

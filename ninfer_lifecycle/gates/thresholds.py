@@ -22,7 +22,8 @@ class Thresholds(SignedDocument):
     max_unaccounted_prefill_tokens: by how much the engine's work counter may differ from what a reply says it computed
     (or a twentieth of that, where it is more); require_work_accounted: whether that is checked.
     max_hit_restore_us: how long a fork may wait for its anchor to be brought to the device. The first fork of a
-    template after a restart is not held to it: it brings the session back from disk.
+    template after a restart is not held to it: it brings the session back from disk. max_prober_ppm: share of the
+    run's time that the prober took for itself, not waiting for the engine.
     """
 
     fork_min_reuse_ppm: Ppm = PPM
@@ -36,21 +37,27 @@ class Thresholds(SignedDocument):
     max_unaccounted_prefill_tokens: Count = 64
     require_work_accounted: bool = True
     max_hit_restore_us: Count | None = None
+    max_prober_ppm: Ppm | None = None
 
 
 class Claim(SignedDocument):
     """A claim of a plan beside fan-out, and how many trials it needs.
 
-    reuse: requests of that purpose reuse at least what they are expected to. fact: facts of that name hold. ratio: over
-    blocks of requests of that purpose to this engine and to the baseline, `measure` is at most max_ratio_ppm of the
-    baseline's; trials are blocks.
+    reuse: requests of that purpose reuse at least what they are expected to; engine: they were put to that engine, run
+    in the place of the one under test (the same with reduced pools, or on a copy of its store). fact: facts of that
+    name hold. ratio: over blocks of requests of that purpose to this engine and to the baseline, `measure` is at most
+    max_ratio_ppm of the baseline's; trials are blocks. against: not the baseline, but requests of that purpose to this
+    very engine. floor_us: added to both sides, so that what a machine adds to a short time decides nothing.
     """
 
     name: str = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
     kind: Literal["reuse", "fact", "ratio"]
     trials: int = Field(ge=1)
-    measure: Literal["first_token", "decode"] | None = None
+    measure: Literal["first_token", "decode", "seen_first_token"] | None = None
     max_ratio_ppm: int | None = Field(default=None, ge=1)
+    engine: Literal["reduced", "copy"] | None = None
+    against: str | None = None
+    floor_us: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _a_ratio_has_a_measure_and_a_limit(self) -> Self:

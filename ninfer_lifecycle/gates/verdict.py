@@ -37,6 +37,7 @@ class CheckName(StrEnum):
     REUSE_AS_EXPECTED = "reuse_as_expected"
     FACT_HOLDS = "fact_holds"
     BASELINE_RATIO = "baseline_ratio"
+    PROBER_OVERHEAD = "prober_overhead"
     CONTROL_NEVER_SEEN = "control_never_seen"
     CONTROL_EXACT_REPEAT = "control_exact_repeat"
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from ninfer_lifecycle.client import ResponseReply
 from ninfer_lifecycle.evidence import RequestEvidence
-from ninfer_lifecycle.gates.plans import TWINS_A_SIZE
+from ninfer_lifecycle.gates.plans import TWINS_A_SIZE, compared_sizes
 from ninfer_lifecycle.probes.isolation import SHARED_HEAD
 from ninfer_lifecycle.probes.logprobs import MAX_DIVERGENCE_NANONATS, logprobs_of, worst_divergence
-from ninfer_lifecycle.probes.parts import Act, Part, Threads, begin, next_question
+from ninfer_lifecycle.probes.parts import Act, Part, Threads, asked_of, begin, next_question
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep
 from ninfer_lifecycle.probes.templates import derive_nonce
 from ninfer_lifecycle.profiles.schema import ProbeSection
@@ -38,7 +38,7 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
         cost = (1 + TWINS_A_SIZE) * tokens + 2 * TWINS_A_SIZE * REPLY_TOKENS
         return Act(f"cold twins of {tokens}", cost, act)
 
-    return [compare(tokens) for tokens in section.sizes]
+    return [compare(tokens) for tokens in compared_sizes(asked_of(section))]
 
 
 def _compare(run: ProbeRun, resumed: RequestEvidence, cold: RequestEvidence) -> None:

@@ -23,8 +23,12 @@ def logprobs_of(reply: ResponseReply) -> tuple[Distribution, ...]:
 
 
 def _distribution(token: Mapping[str, Any]) -> Distribution:
-    listed = token.get("top_logprobs") or (token,)
-    return {str(one["token"]): float(one["logprob"]) for one in listed}
+    """By bytes where they are told: several tokens may show as the same replacement character. Equal ones add up."""
+    shares: dict[str, float] = {}
+    for one in token.get("top_logprobs") or (token,):
+        name = str(one["bytes"]) if one.get("bytes") else str(one["token"])
+        shares[name] = shares.get(name, 0.0) + math.exp(float(one["logprob"]))
+    return {name: math.log(max(share, 1e-300)) for name, share in shares.items()}
 
 
 def worst_divergence(expected: Sequence[Distribution], found: Sequence[Distribution]) -> int | None:

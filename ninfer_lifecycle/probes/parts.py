@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ninfer_lifecycle.client import EngineReplyError
 from ninfer_lifecycle.evidence import RequestEvidence, Step
+from ninfer_lifecycle.gates.plans import Asked
 from ninfer_lifecycle.probes.exchange import Question
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep, SkipStepError
 from ninfer_lifecycle.probes.templates import derive_nonce, exact_template, turn_text
@@ -109,6 +110,41 @@ def advance(thread: Thread, record: RequestEvidence) -> None:
         return
     thread.response_id = record.response_id
     thread.end_tokens = record.prompt_tokens + (record.completion_tokens or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PutAway:
+    """Delete what a section of the plan has stored, as a client who is done would.
+
+    What the next one's ledger allows is derived from the engine's capacities; conversations that nobody will go on with
+    would take up an unknown part of them.
+    """
+
+    section: str
+    cost: int = 0
+    template_tokens: None = None
+
+    @property
+    def name(self) -> str:
+        """Of the step."""
+        return f"put away what {self.section} stored"
+
+    def perform(self, run: ProbeRun) -> None:
+        """Do it. What is gone already is put away."""
+        stored, run.stored = run.stored, []
+        with run.waiting():
+            for reply in reversed(stored):  # newest first: what others stand on goes when nothing stands on it
+                try:
+                    run.client.delete_response(reply.response_id, reply.session)
+                except EngineReplyError as error:
+                    if error.status != 404:
+                        raise SkipStepError(error.message) from error
+        run.refresh()
+
+
+def asked_of(section: ProbeSection) -> Asked:
+    """What of the section decides what has to be shown: read as a verifier reads it from a lock file."""
+    return Asked.model_validate_json(section.model_dump_json(by_alias=True))
 
 
 def small(section: ProbeSection) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ninfer_engine.contract.base import Document
 from ninfer_lifecycle.errors import UsageError
-from ninfer_lifecycle.gates.plans import PLAN_PARTS, Asked, parts_of, summary_of
+from ninfer_lifecycle.gates.plans import PLAN_PARTS, parts_of, summary_of
 from ninfer_lifecycle.gates.thresholds import PlanSummary, Thresholds
 from ninfer_lifecycle.probes.concurrency import CONCURRENCY
 from ninfer_lifecycle.probes.continuing import SIBLING_CONTINUE
@@ -14,14 +14,16 @@ from ninfer_lifecycle.probes.fanout import FanoutSteps, Round, plan_fanout
 from ninfer_lifecycle.probes.isolation import ISOLATION
 from ninfer_lifecycle.probes.leaks import LEAKS
 from ninfer_lifecycle.probes.narrowing import plan_narrowing
-from ninfer_lifecycle.probes.parts import Part
-from ninfer_lifecycle.probes.pressure import MULTI_SESSION, PRESSURE
+from ninfer_lifecycle.probes.parts import Part, PutAway, asked_of
+from ninfer_lifecycle.probes.pressure import PRESSURE, PRESSURE_REDUCED
 from ninfer_lifecycle.probes.protocol import PROTOCOL
 from ninfer_lifecycle.probes.recall import RECALL
+from ninfer_lifecycle.probes.rotation import MULTI_SESSION
 from ninfer_lifecycle.probes.run import ProbeStep
 from ninfer_lifecycle.probes.soak import SOAK
 from ninfer_lifecycle.probes.throughput import THROUGHPUT
 from ninfer_lifecycle.profiles.schema import ProbeSection
+from ninfer_lifecycle.text import did_you_mean
 
 
 class Section(Document):
@@ -56,14 +58,15 @@ FANOUT_QUESTION = "Is every fork of every template hot, the first one after a re
 
 
 _PARTS: dict[str, Part] = {part.name: part for part in (
-    SIBLING_CONTINUE, PRESSURE, MULTI_SESSION, CONCURRENCY, EQUIVALENCE, ISOLATION, PROTOCOL, LEAKS, THROUGHPUT,
-    RECALL, SOAK, DURABILITY)}
+    SIBLING_CONTINUE, PRESSURE, PRESSURE_REDUCED, MULTI_SESSION, CONCURRENCY, EQUIVALENCE, ISOLATION, PROTOCOL, LEAKS,
+    THROUGHPUT, RECALL, SOAK, DURABILITY)}
 
 
 def require_plan(name: str) -> str:
     """The name, when there is such a plan. Raises UsageError."""
     if name not in PLAN_PARTS:
-        raise UsageError(f"no probe plan named {name!r}", f"choose one of: {', '.join(PLAN_PARTS)}")
+        raise UsageError(f"no probe plan named {name!r}{did_you_mean(name, PLAN_PARTS)}",
+                         f"choose one of: {', '.join(PLAN_PARTS)}")
     return name
 
 
@@ -84,7 +87,8 @@ def make_plan(section: ProbeSection, nonce: str, limits: Thresholds | None = Non
     fanout = plan_fanout(section) if plan.fanout else FanoutSteps((), ())
     narrowing = plan_narrowing(section, limits) if plan.fanout and limits else ()
     parts = {name: tuple(_PARTS[name].steps(section)) for name in plan.parts}
-    grouped = {**({"fanout": (*fanout.steps, *narrowing)} if plan.fanout else {}), **parts}
+    asking = {**({"fanout": (*fanout.steps, *narrowing)} if plan.fanout else {}), **parts}
+    grouped = {name: (*group, PutAway(name)) for name, group in asking.items()}
     steps = tuple(step for group in grouped.values() for step in group)
     schedule = Schedule(
         plan=section.plan, seed=section.seed, nonce=nonce, rounds=fanout.rounds,
@@ -92,8 +96,3 @@ def make_plan(section: ProbeSection, nonce: str, limits: Thresholds | None = Non
         sections=tuple(Section(name=name, steps=len(group)) for name, group in grouped.items()),
         estimated_tokens=sum(step.cost for step in steps))
     return Planned(steps, schedule, summary_of(asked))
-
-
-def asked_of(section: ProbeSection) -> Asked:
-    """What of the section decides what has to be shown: read as a verifier reads it from a lock file."""
-    return Asked.model_validate_json(section.model_dump_json(by_alias=True))

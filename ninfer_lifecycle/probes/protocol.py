@@ -80,8 +80,9 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
 
     def accounting(run: ProbeRun) -> None:
         own = threads.get("own")
-        reply = run.client.create_response({"model": run.model, **_ask(previous_response_id=own.response_id)},
-                                           own.session)
+        with run.waiting():
+            reply = run.client.create_response({"model": run.model, **_ask(previous_response_id=own.response_id)},
+                                               own.session)
         usage, record = reply.usage, reply.ninfer
         adds = usage is not None and record is not None and (
             record.reused_tokens + record.computed_tokens == usage.input_tokens

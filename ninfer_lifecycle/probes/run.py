@@ -1,4 +1,4 @@
-"""A probe run: the state that steps share, and the loop that runs them and writes down how each one ended."""
+"""A probe run: the state that steps share. `stepping` runs them."""
 
 import secrets
 import time
@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.client import EngineClient, ResponseReply
-from ninfer_lifecycle.errors import EngineError, NinferError
+from ninfer_lifecycle.client import EngineClient, EngineReplyError, ResponseReply
+from ninfer_lifecycle.errors import HostError, NinferError, UsageError
 from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, StepEvidence
 from ninfer_lifecycle.probes.exchange import Place, Question, ask, require_same_life
 from ninfer_lifecycle.probes.journal import Journal
-from ninfer_lifecycle.probes.subject import LifeFacts, Subject, identity_sha256
+from ninfer_lifecycle.probes.subject import LifeFacts, Subject, identity_sha256, prove_restart
 from ninfer_lifecycle.probes.templates import Template
 
 
@@ -87,6 +87,22 @@ class Peer:
     status: StatusDocument
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """The other engine that answers now, in the place of the one under test, and what it goes by in the evidence."""
+
+    name: Literal["reduced", "copy"]
+    client: EngineClient
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """A response that the engine was asked to store."""
+
+    response_id: str
+    session: str
+
+
 @dataclass
 class ProbeRun:
     """The state of one run. Steps ask through it, so that order, epoch and evidence are kept in one place."""
@@ -100,6 +116,8 @@ class ProbeRun:
     epoch: int = 0
     order: int = 0
     baseline: Peer | None = None
+    aside: Aside | None = None
+    stored: list[StoredReply] = field(default_factory=list)
     chars_per_token: float = 4.0
     waited_s: float = 0.0
     last_reply: ResponseReply | None = None
@@ -115,8 +133,8 @@ class ProbeRun:
 
     @property
     def client(self) -> EngineClient:
-        """The client of the life that runs now."""
-        return self.subject.client
+        """The client of what runs now: the life of the engine under test, or the engine in its place."""
+        return self.aside.client if self.aside is not None else self.subject.client
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -149,13 +167,23 @@ class ProbeRun:
         before = self.status
         with self.waiting():
             answer = ask(self.client, question, place, self.model, before, clock=self.effects.clock)
-        record, after = self.journal.add(answer.record), answer.status
+        record, after = self.journal.add(self.named(answer.record)), answer.status
+        self.note_stored(question, record)
         self.last_reply = answer.reply
         self.status = after
         self.watcher.request_done(record)
         self.watcher.status_seen(after)
         require_same_life(before, after, f"{question.step.value} of {question.template_tokens} tokens")
         return record
+
+    def named(self, record: RequestEvidence) -> RequestEvidence:
+        """The record, with the name of the engine that answered where that is not the one under test."""
+        return record if self.aside is None else record.model_copy(update={"engine": self.aside.name})
+
+    def note_stored(self, question: Question, record: RequestEvidence) -> None:
+        """Remember what has to be put away again."""
+        if question.store and record.response_id is not None and self.aside is None:
+            self.stored.append(StoredReply(record.response_id, question.session))
 
     def refresh(self) -> StatusDocument:
         """Read the status again; the same life is required."""
@@ -191,16 +219,62 @@ class ProbeRun:
 
         Raises EngineError when one of the three does not hold: nothing after it would mean what it says.
         """
-        before = self.refresh()
+        before = self._leave_a_mark()
         with self.waiting():
             ended = self.subject.restart(kill)
+        self._next_life(before, ended)
+
+    @contextmanager
+    def elsewhere(self, name: Literal["reduced", "copy"]) -> Iterator[None]:
+        """Inside, everything is asked of the other engine, which runs in the place of the one under test.
+
+        Afterwards that one begins its next life, which is proved as every restart is. Raises SkipStepError when the
+        other engine does not start.
+        """
+        if not self.subject.can_restart:
+            raise SkipStepError("an engine given by its address cannot be replaced from here")
+        before = self._leave_a_mark()
+        try:
+            with self.waiting():
+                client = self.subject.step_aside(name)
+                self.aside, self.status = Aside(name, client), client.status()
+            yield
+        except (SkipStepError, EngineReplyError):
+            self._back(before)
+            raise
+        except (HostError, UsageError) as error:
+            self._back(before)
+            raise SkipStepError(f"no engine {name!r}: {error.message}") from error
+        self._back(before)
+
+    def _leave_a_mark(self) -> StatusDocument:
+        """The status before a restart, with work in it beyond what readiness took: the counter of a life that did
+        nothing has nowhere to fall.
+        """
+        first = self._first_seen.scheduler.computed_prefill_tokens
+        if self.refresh().scheduler.computed_prefill_tokens <= first:
+            body = {"model": self.model, "input": "Say one word.", "max_output_tokens": 1, "store": False}
+            with self.waiting():
+                self.client.create_response(body)
+        return self.refresh()
+
+    def _back(self, before: StatusDocument) -> None:
+        self.aside = None
+        with self.waiting():
+            ended = self.subject.step_back()
+        self.status = before
+        self._next_life(before, ended)
+
+    def _next_life(self, before: StatusDocument, ended: LifeFacts) -> None:
+        """Write down the life that ended, and prove that another one has begun."""
+        with self.waiting():
             after = self.client.status()
         self._end_epoch(ended)
         self.epoch += 1
         self.status = self._first_seen = after
         self._started_at = self.subject.facts().started_at or self.effects.now()
         self.watcher.status_seen(after)
-        _prove_restart(before, after)
+        prove_restart(before, after)
 
     def finish(self, ended: LifeFacts | None = None) -> None:
         """Write down the life that runs now; `ended`: how it was stopped, if it was."""
@@ -222,55 +296,3 @@ class ProbeRun:
             prefill_counter_before=self._first_seen.scheduler.computed_prefill_tokens,
             prefill_counter_after=self.status.scheduler.computed_prefill_tokens,
             identity_sha256=identity_sha256(self._first_seen)))
-
-
-def _prove_restart(before: StatusDocument, after: StatusDocument) -> None:
-    if before.identity.server_instance_id == after.identity.server_instance_id:
-        raise EngineError("the restart did not happen: the same process instance answers",
-                          "something else may listen on the port, or the host did not stop the engine")
-    was, now = before.scheduler.computed_prefill_tokens, after.scheduler.computed_prefill_tokens
-    if now >= was:
-        raise EngineError(f"the restart is not proved: the work counter went from {was} to {now} tokens",
-                          "the counter restarts with the process; another client may be sending work to this engine")
-    if identity_sha256(before) != identity_sha256(after):
-        raise EngineError("after the restart another configuration runs than before it",
-                          "compare the identity in the two status samples of the run directory")
-
-
-Outcome = Literal["done", "skipped", "failed"]
-
-
-def run_steps(steps: Sequence[ProbeStep], run: ProbeRun, settled: Callable[[], str | None] = lambda: None) -> None:
-    """Run every step in order and write down how it ended. A skipped step does not end the run; an error does.
-
-    settled: asked before each step; what it says is why this one and the rest need not be done any more.
-    """
-    total_cost = sum(step.cost for step in steps)
-    done_cost = 0
-    for index, step in enumerate(steps):
-        run.watcher.step_started(step.name, index, len(steps), done_cost, total_cost)
-        reason = settled()
-        _run_step(step, run, reason)
-        done_cost += step.cost
-
-
-def _run_step(step: ProbeStep, run: ProbeRun, needless: str | None) -> None:
-    started, waited, epoch = run.effects.clock(), run.waited_s, run.epoch
-    outcome: Outcome = "done"
-    detail: str | None = None
-    try:
-        if needless is not None:
-            raise SkipStepError(needless)
-        step.perform(run)
-    except SkipStepError as reason:
-        outcome, detail = "skipped", str(reason)
-    except BaseException as error:
-        outcome, detail = "failed", str(error) or type(error).__name__
-        raise
-    finally:
-        wall = run.effects.clock() - started
-        record = StepEvidence(
-            epoch=epoch, order=run.next_order(), name=step.name, outcome=outcome, detail=detail,
-            template_tokens=step.template_tokens, wall_us=round(wall * 1e6),
-            prober_us=max(0, round((wall - (run.waited_s - waited)) * 1e6)))
-        run.watcher.step_ended(run.journal.add(record))

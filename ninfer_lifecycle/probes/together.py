@@ -33,7 +33,7 @@ class Together:
 def ask_loops(run: ProbeRun, loops: Sequence[Loop]) -> Together:
     """Run every loop in a thread of its own. Raises what a loop raises, once all have ended and all is written down."""
     client, model, before, clock = run.client, run.model, run.status, run.effects.clock
-    answers: list[tuple[int, Answer]] = []
+    answers: list[_Sent] = []
     lock = threading.Lock()
 
     def send(question: Question, on_output: Callable[[], None] = lambda: None) -> RequestEvidence:
@@ -41,7 +41,7 @@ def ask_loops(run: ProbeRun, loops: Sequence[Loop]) -> Together:
             place = Place(run.effects.token_hex(32), run.epoch, run.next_order())
         answer = ask(client, replace(question, alone=False), place, model, before, clock=clock, on_output=on_output)
         with lock:
-            answers.append((place.order, answer))
+            answers.append(_Sent(place.order, question, answer))
         return answer.record
 
     def timed(loop: Loop) -> float:
@@ -89,10 +89,18 @@ def _once(question: Question) -> Loop:
     return loop
 
 
-def _write_down(run: ProbeRun, answers: Sequence[tuple[int, Answer]]) -> tuple[RequestEvidence, ...]:
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    order: int
+    question: Question
+    answer: Answer
+
+
+def _write_down(run: ProbeRun, answers: Sequence[_Sent]) -> tuple[RequestEvidence, ...]:
     records = []
-    for _, answer in sorted(answers, key=lambda item: item[0]):
-        records.append(run.journal.add(answer.record))
+    for sent in sorted(answers, key=lambda one: one.order):
+        records.append(run.journal.add(run.named(sent.answer.record)))
+        run.note_stored(sent.question, records[-1])
         run.watcher.request_done(records[-1])
-        require_same_life(run.status, answer.status, "requests sent together")
+        require_same_life(run.status, sent.answer.status, "requests sent together")
     return tuple(records)

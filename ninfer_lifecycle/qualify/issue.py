@@ -13,7 +13,7 @@ from ninfer_lifecycle.qualify.observe import Observation
 from ninfer_lifecycle.qualify.prepare import Prepared
 from ninfer_lifecycle.receipts.attachments import DirectoryFiles
 from ninfer_lifecycle.receipts.build import ReceiptInputs, build_receipt
-from ninfer_lifecycle.receipts.keys import FileSigner, Signer, load_signer, new_key
+from ninfer_lifecycle.receipts.keys import Signer, load_signer, new_key
 from ninfer_lifecycle.receipts.statement import ConfigurationPart, Digest, Environment, Qualifier
 from ninfer_lifecycle.receipts.store import ReceiptStore
 from ninfer_lifecycle.receipts.trust import Role, trust_keys
@@ -31,16 +31,17 @@ class Issued:
     receipt: VerifiedReceipt
 
 
-def qualifier_key(given: Path | None, state_dir: Path, say: Callable[[str], None]) -> FileSigner:
+def qualifier_key(given: Path | None, state_dir: Path, say: Callable[[str], None],
+                  open_key: Callable[[Path], Signer] = load_signer) -> Signer:
     """The signing key: the given one, or this machine's own, made on first use with mode 0600."""
     if given is not None:
-        return load_signer(given)
+        return open_key(given)
     path = state_dir / "keys" / "qualifier.pem"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         public = new_key(path)
         say(f"made a qualifier key for this machine; its public key is {path.with_suffix('.pub')} (id {public.keyid})")
-    return load_signer(path)
+    return open_key(path)
 
 
 def policy_of(prepared: Prepared) -> QualificationPolicy:

@@ -16,7 +16,8 @@ from ninfer_lifecycle.gates.verdict import Verdict
 from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.plain import PlainEngine
 from ninfer_lifecycle.probes.plans import make_plan
-from ninfer_lifecycle.probes.run import Peer, ProbeRun, run_steps
+from ninfer_lifecycle.probes.run import Peer, ProbeRun
+from ninfer_lifecycle.probes.stepping import run_steps
 from ninfer_lifecycle.probes.subject import RemoteSubject
 from ninfer_lifecycle.qualify.budget import summary_of_run
 from ninfer_lifecycle.qualify.observe import evidence_of

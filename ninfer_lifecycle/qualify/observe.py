@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.errors import EngineError
+from ninfer_lifecycle.errors import EngineError, NinferError
 from ninfer_lifecycle.gates.evaluate import evaluate
 from ninfer_lifecycle.gates.tally import Evidence
 from ninfer_lifecycle.gates.verdict import CheckName, Result
 from ninfer_lifecycle.hosts.base import Host
+from ninfer_lifecycle.hosts.ends import explained
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.probes.journal import Journal
-from ninfer_lifecycle.probes.run import Effects, Peer, ProbeRun, Watcher, run_steps
-from ninfer_lifecycle.probes.subject import HostedSubject, life_facts
+from ninfer_lifecycle.probes.run import Effects, Peer, ProbeRun, Watcher
+from ninfer_lifecycle.probes.stepping import run_steps
+from ninfer_lifecycle.probes.subject import HostedSubject, Others, life_facts
 from ninfer_lifecycle.qualify.prepare import Prepared
 from ninfer_lifecycle.qualify.progress import Fan
 from ninfer_lifecycle.qualify.rundir import StatusRecorder
@@ -45,7 +47,8 @@ def carry_out(
     engine = host.start(prepared.spec)
     recorder = StatusRecorder(prepared.run.path / "status.jsonl", effects.now)
     subject = HostedSubject(host, engine, lambda url: client_of(prepared.spec, url),
-                            grace_s=prepared.profile.host.stop_seconds)
+                            grace_s=prepared.profile.host.stop_seconds,
+                            others=Others(prepared.others, lambda url: client_of(prepared.spec, url)))
     run: ProbeRun | None = None
     peer: Peer | None = None
     try:
@@ -58,10 +61,13 @@ def carry_out(
         ended = host.stop(subject.engine, prepared.profile.host.stop_seconds)
         run.finish(life_facts(ended, "the plan was done"))
         return ended.environment
-    except BaseException:
+    except BaseException as error:
+        told = explained(host, subject.engine, error) if isinstance(error, NinferError) else error
         if run is not None:
             run.abandon()
-        raise
+        if told is error:
+            raise
+        raise told from error
     finally:
         if peer is not None:
             peer.client.close()

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,12 +28,14 @@ from ninfer_lifecycle.qualify.prepare import (
     MakeModel,
     Parts,
     Prepared,
+    Reaps,
     Wanted,
     image_of,
     prepare,
     resolve,
 )
-from ninfer_lifecycle.receipts.keys import Signer
+from ninfer_lifecycle.qualify.rundir import RunDirectory, held, open_run_directory
+from ninfer_lifecycle.receipts.keys import Signer, load_signer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,14 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """Where receipts go and who signs. key None: this machine's own key below state_dir."""
+    """Where receipts go and who signs. key None: this machine's own key below state_dir. open_key: opens a private key
+    file; asks for the passphrase of one that has it.
+    """
 
     receipts_dir: Path
     state_dir: Path
     key: Path | None = None
+    open_key: Callable[[Path], Signer] = load_signer
     validity: timedelta = timedelta(days=90)
 
 
@@ -85,10 +90,12 @@ def qualify(wanted: Wanted, signing: Signing, wiring: Wiring) -> Qualified:
     """Run the main job. Raises NinferError; a run that died after it began has left `partial.json` and its evidence."""
     profile = resolve(wanted)
     # Read first: a key that cannot sign should not cost a run.
-    signer = qualifier_key(signing.key, signing.state_dir, wiring.say)
+    signer = qualifier_key(signing.key, signing.state_dir, wiring.say, signing.open_key)
     with wiring.make_host(wanted.host or profile.host.kind) as host:
         # The host and its image before the model: what takes seconds to refuse should not wait for what takes longer.
         image = image_of(profile, host)
+        if wanted.resume is not None:
+            _reap(host, open_run_directory(wanted.resume), wiring)
         wiring.say(f"model: {profile.model.source}")
         parts = Parts(host.kind, image, wiring.make_model(profile.model), baseline_parts(profile, host, wiring))
         prepared = prepare(wanted, profile, parts, wiring.now())
@@ -96,14 +103,26 @@ def qualify(wanted: Wanted, signing: Signing, wiring: Wiring) -> Qualified:
         if prepared.kept.steps:
             wiring.say(f"going on after step {prepared.kept.steps} of {len(prepared.planned.steps)}")
         try:
-            return _qualify(prepared, host, signer, signing, wiring)
+            with held(prepared.run):
+                return _qualify(prepared, host, signer, signing, wiring)
         finally:
             # The engine goes before its store and key do.
             with shielded():
-                host.cleanup()
-                rmtree(prepared.run.store, ignore_errors=True)
-                rmtree(prepared.run.path / "baseline" / "store", ignore_errors=True)
-                (prepared.run.path / "api.key").unlink(missing_ok=True)
+                try:
+                    host.cleanup()
+                finally:
+                    rmtree(prepared.run.store, ignore_errors=True)
+                    for name in ("baseline", *prepared.others):
+                        rmtree(prepared.run.path / name / "store", ignore_errors=True)
+                    (prepared.run.path / "api.key").unlink(missing_ok=True)
+
+
+def _reap(host: Host, run: RunDirectory, wiring: Wiring) -> None:
+    """Before a run is taken up again: what its killed tool left would answer for it, and hold its store."""
+    with held(run):
+        count = host.reap(run.path) if isinstance(host, Reaps) else 0
+    if count:
+        wiring.say(f"removed {count} engine{'s' if count > 1 else ''} that the interrupted run had left")
 
 
 def _qualify(prepared: Prepared, host: Host, signer: Signer, signing: Signing, wiring: Wiring) -> Qualified:
@@ -119,7 +138,7 @@ def _qualify(prepared: Prepared, host: Host, signer: Signer, signing: Signing, w
         return Qualified(prepared, observed,
                          issue(prepared, observed, signer, signing.receipts_dir, signing.validity))
     except BaseException as error:
-        with shielded():
+        with shielded(), suppress(OSError):  # a disk that is full must not hide why the run ended
             write_partial(prepared, evidence_of(journal), error)
         raise
     finally:

@@ -3,16 +3,17 @@
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, Protocol, runtime_checkable
 
 from ninfer_lifecycle.errors import HostError
-from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Host, HostKind, Limits
+from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Host, HostKind, Limits, Ulimit
 from ninfer_lifecycle.hosts.facts import machine_facts
 from ninfer_lifecycle.probes.plans import Planned, make_plan, require_plan
+from ninfer_lifecycle.probes.pressure import reduced_flags
 from ninfer_lifecycle.profiles.configuration import (
     Configuration,
     ProfileLock,
@@ -39,6 +40,14 @@ class ResolvesImages(Protocol):
 
     def image_id(self, reference: str) -> str:
         """sha256:<64 hex>. Raises HostError when the image is not there."""
+
+
+@runtime_checkable
+class Reaps(Protocol):
+    """A host that can remove what a killed tool left running."""
+
+    def reap(self, run_dir: Path) -> int:
+        """Remove the engines of that run; how many they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,8 @@ class Baseline:
 class Prepared:
     """A qualification that could start now, or go on.
 
-    kept: of the run that is taken up again; started_on: when that one began.
+    others: engines that a part runs in the place of the one under test, by name. kept: of the run that is taken up
+    again; started_on: when that one began.
     """
 
     profile: Profile
@@ -111,6 +121,7 @@ class Prepared:
     run: RunDirectory
     spec: EngineSpec
     baseline: Baseline | None = None
+    others: Mapping[str, EngineSpec] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     started_on: datetime | None = None
     estimate: Estimate = field(default_factory=Estimate)
@@ -159,7 +170,7 @@ def prepare(wanted: Wanted, profile: Profile, parts: Parts, now: datetime) -> Pr
         key_file=key_file, image=image, limits=limits_of(profile.host), ready_s=profile.host.ready_seconds)
     known = estimate(planned.schedule.estimated_tokens, wanted.runs_dir, lock.configuration_sha256)
     return Prepared(profile, parts.host_kind, model, configuration, lock, planned, run, spec,
-                    _baseline_of(parts.baseline, spec), kept, began, known, wanted.fail_fast)
+                    _baseline_of(parts.baseline, spec), _others_of(profile, spec), kept, began, known, wanted.fail_fast)
 
 
 def identity_of(parts: Parts, lock: ProfileLock) -> dict[str, Any]:
@@ -206,10 +217,32 @@ def _baseline_of(parts: "BaselineParts | None", own: EngineSpec) -> Baseline | N
     return Baseline(configuration.identity_sha256, spec, public_model_id(parts.profile))
 
 
+def _others_of(profile: Profile, own: EngineSpec) -> dict[str, EngineSpec]:
+    """The engine of the profile with the smallest pools, and the very same on a copy of its store.
+
+    They run one after another and never beside the one under test; each has a directory of its own.
+    """
+    flags = dict(reduced_flags(profile.flags.max_concurrency))
+    smaller = overridden(profile, flags, {})
+    configuration = build_configuration(smaller, own.expected.model_sha256 or "", own.image,
+                                        None if own.image else engine_tree_sha256())
+    made = {}
+    for name, of, expected in (("reduced", smaller, configuration.identity_sha256),
+                               ("copy", profile, own.expected.config_sha256)):
+        directory = own.run_dir / name
+        made[name] = replace(
+            own, run_id=f"{own.run_id}-{name}", flags=configured_flags(of, own.expected.model_sha256 or ""),
+            run_dir=directory, store_dir=directory / "store",
+            expected=ExpectedIdentity(expected, own.expected.model_sha256))
+    return made
+
+
 def limits_of(section: HostSection) -> Limits:
     """What a profile lets an engine take."""
     gpus = {"none": (), "all": ("all",)}.get(section.gpus) if isinstance(section.gpus, str) else section.gpus
-    return Limits(section.memory, section.cpus, section.shm, gpus or ())
+    return Limits(section.memory, section.cpus, section.shm, gpus or (), section.runtime,
+                  tuple(Ulimit(name, value, value) for name, value in sorted(section.ulimits.items())), section.tmpfs,
+                  Path(section.seccomp) if section.seccomp else None)
 
 
 def image_of(profile: Profile, host: Host) -> str | None:

@@ -92,7 +92,8 @@ def whole_sections(sections: Sequence[Section], planned: Sequence[str], steps: S
 def _life_of(run: RunDirectory, epoch: int, kept: Sequence[Document]) -> EpochEvidence:
     """The life that no one wrote down, because the tool was killed too: from the status documents that it left."""
     instances = {record.server_instance_id for record in kept
-                 if isinstance(record, RequestEvidence) and record.epoch == epoch and record.server_instance_id}
+                 if isinstance(record, RequestEvidence) and record.engine is None and record.epoch == epoch
+                 and record.server_instance_id}
     samples = []
     for line in _lines(run.path / "status.jsonl"):
         status = StatusDocument.model_validate(line["status"])

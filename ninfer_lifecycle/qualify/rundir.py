@@ -7,13 +7,16 @@
               status.jsonl     the status document as it was seen
               engine.log ...   what the host keeps of the engine
               run.json         what the run is of; it can be taken up again as long as all of it is still so
+              lock           held while a tool works on the run
               summary.json     tokens, seconds, and the prober's own share of them
               partial.json     only when the run died: why, and what the gates made of the evidence so far; unsigned
 """
 
+import fcntl
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,6 +58,17 @@ class RunDirectory:
     def write_command(self, argv: Sequence[str]) -> None:
         """The command line to repeat the run."""
         self.write_bytes("command.txt", (shlex.join(argv) + "\n").encode())
+
+
+@contextmanager
+def held(run: RunDirectory) -> Iterator[None]:
+    """Inside, no other tool works on this run. Raises UsageError when one does; the kernel frees it with its holder."""
+    with (run.path / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another ninfer works on run {run.run_id}", "wait until it is done, or end it") from None
+        yield
 
 
 def open_run_directory(path: Path) -> RunDirectory:

@@ -1,6 +1,7 @@
 """A stand-in for the engine that misbehaves on request: `fake_engine_server.py BEHAVIOUR serve --port N ...`.
 
-Standard library only, so that it runs in a bare container. It speaks /health and /v1/ninfer/status and no more.
+Standard library only, so that it runs in a bare container. It speaks /health, /v1/ninfer/status, the smallest reply of
+/v1/responses, and no more.
 """
 
 import json
@@ -68,6 +69,21 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(404, {"error": {"message": "no such route", "type": "invalid_request_error",
                                            "code": "not_found"}})
 
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.behaviour == "cannot_generate":
+            return self.answer(503, {"error": {"message": "the engine's thread has ended", "type": "server_error",
+                                               "code": "engine_unavailable"}})
+        if self.behaviour == "never_replies":
+            self.connection.settimeout(3600)
+            self.connection.recv(1)  # until the client has had enough
+            self.close_connection = True
+            return None
+        if self.behaviour == "dies_at_its_first_reply":
+            say("the kernel could not be launched", flush=True)
+            os._exit(7)
+        return self.answer(200, {"id": "resp_1", "object": "response", "status": "completed", "output": []})
+
     def answer(self, status, body):
         data = json.dumps(body).encode()
         self.send_response(status)
@@ -94,6 +110,14 @@ def misbehave_before_serving(behaviour):
         for line in range(200_000):
             say(f"line {line} " + "x" * 40)
         sys.stdout.flush()
+    if behaviour == "loses_a_worker_to_memory":
+        code = "hoard = []\nwhile True: hoard.append(bytearray(2**24))"
+        ended = subprocess.run([sys.executable, "-c", code], check=False)
+        say(f"the worker ended with {ended.returncode}", flush=True)
+    if behaviour == "exits_in_50_ms":
+        time.sleep(0.05)
+        say("gone again", flush=True)
+        sys.exit(5)
     if behaviour == "leaves_a_worker":
         worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         say(f"worker {worker.pid}", flush=True)
@@ -126,7 +150,8 @@ def main():
             file.write("life\n")
     if behaviour == "loads_while_a_stranger_has_its_port":
         wait_while_taken(int(options["port"]))
-    server = ThreadingHTTPServer((options.get("host", "127.0.0.1"), int(options.get("port", 8080))), Handler)
+    address = "127.0.0.1" if behaviour == "listens_where_nobody_comes" else options.get("host", "127.0.0.1")
+    server = ThreadingHTTPServer((address, int(options.get("port", 8080))), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     if behaviour == "dies_after_a_while":

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fault_model import Disk, Fault, PretendEngine, turn_tokens
+from fault_model import Disk, Fault, Pools, PretendEngine, turn_tokens
 
 RESPONSE_FIELDS = {"model", "input", "instructions", "previous_response_id", "store", "temperature", "top_p", "seed",
                    "max_output_tokens", "stream", "metadata", "cache_salt", "top_logprobs", "include",
@@ -35,16 +35,24 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this 
         self.status, self.code, self.message = status, code, message
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # as many connections at once as a probe makes, and more
+
+
 class FaultEngine:
     """The server and its lives. Thread-safe; every request runs alone, as on an engine with C = 1."""
 
     def __init__(self, faults: Iterable[Fault] = (), *, config_sha256: str = "c" * 64, catalog: int = 10_000,
-                 restart_after: int = 9, model_sha256: str = "1" * 64, store_dir: Path | None = None) -> None:
+                 restart_after: int = 9, model_sha256: str = "1" * 64, store_dir: Path | None = None,
+                 api_key: str | None = None, pools: Pools | None = None) -> None:
         self.faults = frozenset(faults)
+        self.api_key, self.pools = api_key, pools
         self.config_sha256, self.model_sha256 = config_sha256, model_sha256
         self.catalog, self.restart_after = catalog, restart_after
         self.disk = Disk(directory=store_dir)
-        self.inside = 0
+        self.inside = self.replying = 0
+        self.slow_left = 8
+        self.texts: set[str] = set()
         self.favourite: str | None = None
         self.served_at = 0.0
         self.life = self._new_life()
@@ -54,7 +62,7 @@ class FaultEngine:
         self.saves = 0
 
     def _new_life(self) -> PretendEngine:
-        return PretendEngine(self.disk, self.faults, self.config_sha256, self.catalog, self.model_sha256)
+        return PretendEngine(self.disk, self.faults, self.config_sha256, self.catalog, self.model_sha256, self.pools)
 
     @property
     def base_url(self) -> str:
@@ -96,11 +104,17 @@ class FaultEngine:
                 self.send_header("connection", "close")
                 self.end_headers()
                 self.close_connection = True
+                engine.replying += 1
+                if Fault.STUTTER in engine.faults:
+                    time.sleep(0.05)
                 words = [word for item in body["output"] for word in item["content"][0]["text"].split()]
                 for number, word in enumerate(words):
                     self._event({"type": "response.output_text.delta", "delta": word + " "})
                     if number == 1 and len(words) > 40 and Fault.STALL_IN_STREAM in engine.faults:
                         time.sleep(1.2)
+                    if number == 1 and engine.replying > 1 and Fault.STUTTER in engine.faults:
+                        time.sleep(1.3)
+                engine.replying -= 1
                 self.wfile.write(b": a comment\n\n")
                 if Fault.CUT_STREAM not in engine.faults:
                     self._event({"type": f"response.{body['status']}", "response": body})
@@ -111,7 +125,7 @@ class FaultEngine:
 
             do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - names that the base class calls
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -125,11 +139,16 @@ class FaultEngine:
 
     def restart(self, kill: bool = False) -> None:
         """End this life and begin the next on the same disk. kill: without a chance to save."""
-        if not kill and Fault.FORGET_ON_STOP not in self.faults:
-            for session in {stored.session for stored in self.life.responses.values() if stored.session}:
-                self.life.save(session)
+        if not kill:
+            self.flush()
         if Fault.NEVER_RESTART not in self.faults:
             self.life = self._new_life()
+
+    def flush(self) -> None:
+        """What a graceful stop does: save every session."""
+        if Fault.FORGET_ON_STOP not in self.faults:
+            for session in {stored.session for stored in self.life.responses.values() if stored.session}:
+                self.life.save(session)
 
     def __enter__(self) -> Self:
         self.start()
@@ -144,6 +163,7 @@ class FaultEngine:
     def handle(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[int, dict[str, Any]]:
         """The answer to one request."""
         try:
+            self._check_key(path, headers)
             body = json.loads(raw) if raw else {}
             if not isinstance(body, dict):
                 raise Refusal(400, "invalid_request", "the body is no object")
@@ -153,6 +173,12 @@ class FaultEngine:
         except Refusal as refusal:
             code = "" if Fault.NO_ERROR_CODES in self.faults else refusal.code
             return refusal.status, _error(code, refusal.message) if code else {"detail": refusal.message}
+
+    def _check_key(self, path: str, headers: dict[str, str]) -> None:
+        if self.api_key is None or path == "/health" or Fault.ANY_KEY in self.faults:
+            return
+        if headers.get("authorization") != f"Bearer {self.api_key}":
+            raise Refusal(401, "invalid_api_key", "not this engine's key")
 
     def _route(  # noqa: PLR0911, PLR0912 - one answer a route
         self, method: str, path: str, headers: dict[str, str], body: dict[str, Any]
@@ -173,6 +199,8 @@ class FaultEngine:
                 return {"object": "response.input_tokens", "input_tokens": len(self._prompt(body, session))}
             case "GET", ["v1", "responses", response_id]:
                 return self._stored(response_id, session).body
+            case "GET", ["v1", "responses", response_id, "input_items"]:
+                return {"object": "list", "data": [self._item(self._stored(response_id, session))]}
             case "DELETE", ["v1", "responses", response_id]:
                 self._stored(response_id, session)
                 self.life.forget(response_id)
@@ -198,12 +226,19 @@ class FaultEngine:
             raise Refusal(404, "response_not_found", response_id)
         return stored
 
+    def _item(self, stored: Any) -> dict[str, Any]:
+        forgotten = Fault.FORGET_TEXT in self.faults and stored.session in self.life.restored_sessions
+        text = "something else" if forgotten else stored.asked
+        return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
     def _parent(self, body: dict[str, Any], session: str | None) -> Any:
         parent_id = body.get("previous_response_id")
         if parent_id is None:
             return None
         parent = self.life.find(parent_id, session)
         if parent is None:
+            if Fault.SLOW_FOREIGN_404 in self.faults and parent_id in self.life.responses:
+                time.sleep(0.02)
             raise Refusal(404, "previous_response_not_found", parent_id)
         return parent
 
@@ -226,8 +261,10 @@ class FaultEngine:
         if len(self._prompt(body, session)) + body.get("max_output_tokens", 0) > MAX_CONTEXT:
             raise Refusal(400, "context_length_exceeded", f"more than {MAX_CONTEXT} tokens")
         self.inside += 1
-        if self.faults & {Fault.LOSE_WHEN_AT_ONCE, Fault.SLOW_WHEN_AT_ONCE}:
+        if self.faults & {Fault.LOSE_WHEN_AT_ONCE, Fault.SLOW_WHEN_AT_ONCE, Fault.REFUSE_EARLY, Fault.OVERLOAD_500}:
             time.sleep(0.05)  # a fault needs time to show: long enough for requests sent at once to meet
+        self._refuse_a_crowd()
+        self._tell_by_its_time(body)
         crowded, before = self.inside > 1, self.life
         if Fault.SLOW_DOWN in self.faults:
             time.sleep(min(0.8, 0.02 * len(self.seen)))
@@ -235,13 +272,30 @@ class FaultEngine:
             if Fault.ONE_CLIENT_FIRST in self.faults:
                 self._wait_for_the_first(session)
             with self.life.lock:
-                if crowded and Fault.SLOW_WHEN_AT_ONCE in self.faults:
+                if crowded and Fault.SLOW_WHEN_AT_ONCE in self.faults and self.slow_left > 0:
+                    self.slow_left -= 1
                     time.sleep(0.6)
                 if crowded and Fault.LOSE_WHEN_AT_ONCE in self.faults:
                     before.checkpoints.clear()
                 return self.life.respond(body, session, self._parent(body, session))
         finally:
             self.inside -= 1
+
+    def _refuse_a_crowd(self) -> None:
+        crowd = self.inside
+        if (Fault.REFUSE_EARLY in self.faults and crowd > 8) or (Fault.OVERLOAD_500 in self.faults and crowd > 17):
+            time.sleep(0.05)
+            self.inside -= 1
+            if Fault.OVERLOAD_500 in self.faults:
+                raise Refusal(500, "internal_error", "too many at once")
+            raise Refusal(429, "server_overloaded", "too many at once")
+
+    def _tell_by_its_time(self, body: dict[str, Any]) -> None:
+        """Salted texts share nothing by the record, and yet one that was seen before is answered sooner."""
+        if Fault.TIMING_LEAK in self.faults and body.get("cache_salt"):
+            if body["input"] not in self.texts:
+                time.sleep(0.08)
+            self.texts.add(body["input"])
 
     def _wait_for_the_first(self, session: str | None) -> None:
         """Whoever was served last goes on being served; others wait until it has been silent for a while."""
@@ -267,8 +321,9 @@ class FaultEngine:
     def _checkpoint_status(self, session: str) -> dict[str, Any]:
         records, _, generation = self.disk.saved.get(session, ([], [], 0))
         damaged = self.disk.damaged(session) and Fault.ACCEPT_DAMAGE not in self.faults
+        hidden = damaged and Fault.HIDE_DAMAGE in self.faults
         return {"artifact_type": "ninfer_session_checkpoint_status", "session_sha256": session,
-                "state": "corrupt" if damaged else "available" if records else "missing",
+                "state": "missing" if hidden else "corrupt" if damaged else "available" if records else "missing",
                 "generation": generation, "bytes": 1,
                 "response_records": len(records), "frontier_tokens": max((len(r.tokens) for r in records), default=0)}
 

@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Self
 
 from fault_engine import FaultEngine
-from fault_model import Fault
+from fault_model import SMALLEST_POOLS, Disk, Fault
 
-from ninfer_lifecycle.client import EngineClient
-from ninfer_lifecycle.hosts.base import EngineSpec, HostFacts, RunningEngine
+from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, HostFacts, RunningEngine
+from ninfer_lifecycle.hosts.placing import client_of, read_key
 from ninfer_lifecycle.hosts.readiness import wait_until_ready
 
 STARTED = "2026-01-01T00:00:00Z"
@@ -24,6 +24,7 @@ class FaultHost:
         self.faults, self.catalog, self.restart_after = faults, catalog, restart_after
         self.engine: FaultEngine | None = None
         self.beside: FaultEngine | None = None
+        self.instead: FaultEngine | None = None
         self.events: list[str] = []
         self.specs: list[EngineSpec] = []
 
@@ -40,8 +41,10 @@ class FaultHost:
         if spec.run_id.endswith("-baseline"):
             return self._start_baseline(spec)
         faults = set(self.faults) | ({Fault.NO_REUSE} if spec.flags.no_prefix_reuse else set())
+        if spec.run_id.endswith(("-reduced", "-copy")):
+            return self._start_instead(spec, faults)
         self.engine = FaultEngine(faults, config_sha256=spec.expected.config_sha256 or "c" * 64, catalog=self.catalog,
-                                  restart_after=self.restart_after,
+                                  restart_after=self.restart_after, api_key=_key(spec),
                                   model_sha256=spec.expected.model_sha256 or "1" * 64, store_dir=spec.store_dir)
         self.engine.start()
         running = RunningEngine(spec, "process", "1", self.engine.base_url, STARTED)
@@ -50,15 +53,31 @@ class FaultHost:
 
     def _start_baseline(self, spec: EngineSpec) -> RunningEngine:
         """A healthy engine to compare with."""
-        self.beside = FaultEngine(config_sha256=spec.expected.config_sha256 or "c" * 64,
+        self.beside = FaultEngine(config_sha256=spec.expected.config_sha256 or "c" * 64, api_key=_key(spec),
                                   model_sha256=spec.expected.model_sha256 or "1" * 64, store_dir=spec.store_dir)
         self.beside.start()
         running = RunningEngine(spec, "process", "2", self.beside.base_url, STARTED)
         self._ready(running)
         return running
 
+    def _start_instead(self, spec: EngineSpec, faults: set[Fault]) -> RunningEngine:
+        """An engine with the same faults in the place of the one under test, which was stopped."""
+        reduced = spec.run_id.endswith("-reduced")
+        catalog = (4 if Fault.DROP_UNDER_PRESSURE in faults else 12) if reduced else self.catalog
+        other = FaultEngine(faults, config_sha256=spec.expected.config_sha256 or "c" * 64, catalog=catalog,
+                            api_key=_key(spec), model_sha256=spec.expected.model_sha256 or "1" * 64,
+                            store_dir=spec.store_dir, pools=SMALLEST_POOLS if reduced else None)
+        if not reduced and self.engine is not None and Fault.BOUND_STORE not in faults:
+            other.disk = Disk(dict(self.engine.disk.saved), 1, spec.store_dir)
+        other.restart(kill=True)
+        other.start()
+        self.instead = other
+        running = RunningEngine(spec, "process", "3", other.base_url, STARTED)
+        self._ready(running)
+        return running
+
     def _ready(self, engine: RunningEngine) -> None:
-        with EngineClient(engine.base_url) as client:
+        with client_of(engine.spec, engine.base_url) as client:
             wait_until_ready(client, engine.spec.expected, lambda: None, engine.spec.ready_s)
 
     def restart(self, engine: RunningEngine, grace_s: float = 60.0) -> RunningEngine:
@@ -69,8 +88,17 @@ class FaultHost:
 
     def stop(self, engine: RunningEngine, grace_s: float = 60.0) -> HostFacts:
         self.events.append("stop")
-        self.cleanup()
+        if engine.handle == "3" and self.instead is not None:
+            self.instead.stop()
+            self.instead = None
+            return self._facts(running=False)
+        if self.engine is not None and grace_s > 0:
+            self.engine.flush()  # its port stays open: the next restart is a new life of the same pretend engine
         return self._facts(running=False)
+
+    def reap(self, run_dir: Path) -> int:
+        self.events.append("reap")
+        return 2
 
     def logs(self, engine: RunningEngine, tail: int = 200) -> str:
         return "pretend engine: ready\n"
@@ -89,6 +117,9 @@ class FaultHost:
         if self.beside is not None:
             self.beside.stop()
             self.beside = None
+        if self.instead is not None:
+            self.instead.stop()
+            self.instead = None
 
     @staticmethod
     def _facts(running: bool) -> HostFacts:
@@ -97,6 +128,20 @@ class FaultHost:
 
 
 def spec_for(run_dir: Path) -> EngineSpec:
-    """A spec that the fault engine accepts."""
+    """A spec that the fault engine accepts, with a key."""
     from ninfer_engine.contract.flags import EngineFlags
-    return EngineSpec("test", EngineFlags(), run_dir, run_dir, store_dir=run_dir / "store", ready_s=10)
+    key = run_dir / "api.key"
+    key.write_text("a key of these tests\n")
+    (run_dir / "store").mkdir()
+    return EngineSpec("test", EngineFlags(), run_dir, run_dir, store_dir=run_dir / "store", ready_s=10, key_file=key)
+
+
+def others_for(spec: EngineSpec) -> dict[str, EngineSpec]:
+    """The engines that may run in its place."""
+    return {name: replace(spec, run_id=f"{spec.run_id}-{name}", run_dir=spec.run_dir / name,
+                          store_dir=spec.run_dir / name / "store", expected=ExpectedIdentity())
+            for name in ("reduced", "copy")}
+
+
+def _key(spec: EngineSpec) -> str | None:
+    return None if spec.key_file is None else read_key(spec.key_file)

@@ -76,6 +76,22 @@ MATRIX: tuple[Row, ...] = (
     Row(Fault.SLOW_DOWN, "soak", "FAILED", "soak.drift"),
     Row(Fault.CUT_STREAM, "concurrency", "run ended", "ended without a last event"),
     Row(Fault.SURROGATES, "fanout", "INCONCLUSIVE", "fork_hits"),
+    Row(Fault.ALTERNATE_ROOT_ANCHOR, "fanout", "FAILED", "first_sibling_hot"),
+    Row(Fault.ALTERNATE_AFTER_RESTART, "fanout", "FAILED", "first_sibling_hot"),
+    Row(Fault.TIMING_LEAK, "isolation", "FAILED", "isolation.salted_first_token"),
+    Row(Fault.SLOW_FOREIGN_404, "isolation", "FAILED", "isolation.foreign_id_looks_unknown"),
+    Row(Fault.ANY_KEY, "isolation", "FAILED", "isolation.other_key"),
+    Row(Fault.ANY_KEY, "durability", "FAILED", "durability.answers_only_to_its_key"),
+    Row(Fault.FORGET_TEXT, "durability", "FAILED", "durability.run_secret_echo"),
+    Row(Fault.BOUND_STORE, "durability", "FAILED", "durability.copied_store_is_available"),
+    Row(Fault.HIDE_DAMAGE, "durability", "FAILED", "durability.damage_is_reported"),
+    Row(Fault.NEVER_FROM_DISK, "multi-session", "FAILED", "multi_session.from_disk"),
+    Row(Fault.VAST_MEMORY, "multi-session", "INCONCLUSIVE", "multi_session.from_disk"),
+    Row(Fault.REFUSE_EARLY, "concurrency", "FAILED", "concurrency.near_capacity_answered"),
+    Row(Fault.OVERLOAD_500, "concurrency", "FAILED", "concurrency.overload_is_refused"),
+    Row(Fault.STUTTER, "concurrency", "FAILED", "concurrency.token_gaps"),
+    Row(Fault.DROP_UNDER_PRESSURE, "pressure-reduced", "FAILED", "pressure_reduced.fork_between_strangers"),
+    Row(Fault.EMPTY_POOLS, "pressure-reduced", "FAILED", "pressure_reduced.catalogs_were_full"),
 )
 HARMLESS = frozenset({Fault.SAVE_ANSWERS_404})
 """Ways of the engine family that differ from ours and are no fault: every plan passes."""
@@ -87,9 +103,24 @@ def render(matrix: tuple[Row, ...] = MATRIX) -> str:
              "Each row is a test: an engine with this fault, the plan meant for it, and the check that says so.",
              "Made by `python tests/lifecycle/fault_matrix.py`.", "",
              "| fault | plan | outcome | caught by |", "|---|---|---|---|"]
-    lines += [f"| {row.fault.value.replace('_', ' ')} | {row.plan} | {row.outcome} | {row.caught_by} |"
-              for row in matrix]
-    return "\n".join(lines) + "\n"
+    lines += [f"| {_words(row.fault)} | {row.plan} | {row.outcome} | {row.caught_by} |" for row in matrix]
+    return "\n".join((*lines, *_overview(matrix))) + "\n"
+
+
+def _overview(matrix: tuple[Row, ...]) -> list[str]:
+    """Faults against plans: F failed, I inconclusive, E ended the run; blank where the plan is not meant for it."""
+    plans = sorted({row.plan for row in matrix})
+    cells = {(row.fault, row.plan): "E" if row.outcome == "run ended" else row.outcome[0] for row in matrix}
+    lines = ["", "## Faults against plans", "",
+             "F: failed. I: inconclusive. E: ended the run, with the reason. The healthy engine passes every plan.",
+             "", f"| fault | {' | '.join(plans)} |", "|---" * (len(plans) + 1) + "|"]
+    lines += [f"| {_words(fault)} | {' | '.join(cells.get((fault, plan), '') for plan in plans)} |"
+              for fault in dict.fromkeys(row.fault for row in matrix)]
+    return lines
+
+
+def _words(fault: Fault) -> str:
+    return fault.value.replace("_", " ")
 
 
 if __name__ == "__main__":

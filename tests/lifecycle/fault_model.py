@@ -72,6 +72,20 @@ class Fault(StrEnum):
     SLOW_DOWN = "slow_down_over_time"
     CUT_STREAM = "end_a_stream_without_its_last_event"
     SURROGATES = "lone_surrogates_in_error_texts"
+    ALTERNATE_ROOT_ANCHOR = "alternate_root_anchor"
+    ALTERNATE_AFTER_RESTART = "alternate_root_anchor_after_restart"
+    TIMING_LEAK = "known_texts_are_sooner_under_another_salt"
+    SLOW_FOREIGN_404 = "refuse_foreign_ids_later_than_unknown_ones"
+    ANY_KEY = "accept_any_key"
+    FORGET_TEXT = "restore_another_text_than_was_stored"
+    BOUND_STORE = "restore_only_where_it_was_saved"
+    HIDE_DAMAGE = "say_missing_of_what_is_damaged"
+    NEVER_FROM_DISK = "never_look_on_disk_while_running"
+    REFUSE_EARLY = "refuse_before_the_queue_is_full"
+    OVERLOAD_500 = "answer_500_when_overloaded"
+    STUTTER = "stutter_when_several_reply"
+    EMPTY_POOLS = "report_empty_pools"
+    VAST_MEMORY = "memory_that_no_prober_fills"
 
 
 def tokenize(text: str) -> list[int]:
@@ -83,6 +97,18 @@ def tokenize(text: str) -> list[int]:
 def turn_tokens(text: str) -> list[int]:
     """A user turn and the opening of the reply."""
     return [USER, *tokenize(text), END, ASSISTANT]
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Capacities as the status document tells them; device: with the working slot of the one running sequence."""
+
+    catalog: int = 10_000
+    device: int = 5
+    host: int = 8
+
+
+SMALLEST_POOLS = Pools(catalog=2, device=2, host=8)
 
 
 @dataclass
@@ -107,6 +133,7 @@ class Stored:
     tokens: list[int]
     body: dict[str, Any]
     text: str = ""
+    asked: str = ""
 
 
 @dataclass
@@ -134,7 +161,8 @@ class Disk:
         """Whether the file is not what was written."""
         if self.directory is None or session not in self.saved:
             return False
-        return (self.directory / f"{session}.bin").read_bytes() != self.content(session)
+        file = self.directory / f"{session}.bin"
+        return not file.is_file() or file.read_bytes() != self.content(session)
 
 
 @dataclass(frozen=True)
@@ -161,8 +189,9 @@ class PretendEngine:
     """One life of the engine process."""
 
     def __init__(self, disk: Disk, faults: frozenset[Fault], config_sha256: str, catalog: int,
-                 model_sha256: str) -> None:
+                 model_sha256: str, pools: Pools | None = None) -> None:
         self.disk, self.faults, self.catalog, self.model_sha256 = disk, faults, catalog, model_sha256
+        self.pools = pools or (Pools(catalog, 500, 500) if Fault.VAST_MEMORY in faults else Pools(catalog=catalog))
         self.lock = threading.RLock()
         self.life = disk.starts
         disk.starts += 1
@@ -244,7 +273,7 @@ class PretendEngine:
                 part["logprobs"] = self._logprobs(digest_of(answer_from), len(output), resumption)
         if body.get("store", True):
             self.responses[response_id] = Stored(response_id, session, parent.response_id if parent else None,
-                                                 [*tokens, *output, END], reply, text + said)
+                                                 [*tokens, *output, END], reply, text + said, body["input"])
         self._publish(tokens, output, session, salted)
         return reply
 
@@ -280,6 +309,8 @@ class PretendEngine:
             Fault.NO_REUSE: lambda: True,
             # The base's first child is the edit: forks are children 1, 2, 3, 4 before a restart.
             Fault.ALTERNATE_ANCHOR_ROOT: lambda: nth > 0 and nth % 2 == 0,
+            Fault.ALTERNATE_ROOT_ANCHOR: lambda: nth > 0 and nth % 2 == 1,
+            Fault.ALTERNATE_AFTER_RESTART: lambda: self.life > 0 and parent.parent is None and nth % 2 == 0,
             Fault.HOT_THEN_COLD: lambda: parent.parent is None and not first_template and nth > 0,
             Fault.FIRST_FORK_COLD_AFTER_RESTART: lambda: self.life > 0 and nth == 0 and parent.parent is None,
             Fault.ONLY_FIRST_HITS: lambda: nth > 1,
@@ -331,12 +362,29 @@ class PretendEngine:
             self.checkpoints.setdefault(checkpoint.digest, checkpoint)
         if Fault.LEAK_SLOTS in self.faults:
             self.leaked += 1
+        if Fault.NEVER_FROM_DISK in self.faults:
+            self._keep_sessions(11)
         while len(self.checkpoints) > self.catalog:
             by_use = min if Fault.DROP_UNDER_PRESSURE in self.faults else None
             # Healthy: an anchor is worth its whole template, an endpoint a few tokens; the fault is plain LRU.
             victim = by_use(self.checkpoints.values(), key=lambda c: c.used) if by_use else \
                 min(self.checkpoints.values(), key=lambda c: (c.children > 0, c.used))
             del self.checkpoints[victim.digest]
+
+    def _keep_sessions(self, most: int) -> None:
+        """Lose what the sessions that were silent longest hold, and never bring it back."""
+        newest = sorted(self.checkpoints.values(), key=lambda c: c.used, reverse=True)
+        kept = list(dict.fromkeys(c.session for c in newest))[:most]
+        self.checkpoints = {k: c for k, c in self.checkpoints.items() if c.session in kept}
+
+    def _occupancy(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Catalog, device images and host images; the device's working slot is free when nothing runs."""
+        held = 0 if Fault.EMPTY_POOLS in self.faults else len(self.checkpoints)
+        device = min(held, self.pools.device - 1)
+        catalog = min(len(self.responses), self.pools.catalog)
+        return ({"occupied": catalog, "capacity": self.pools.catalog},
+                {"occupied": device + self.leaked, "capacity": self.pools.device},
+                {"occupied": min(held - device, self.pools.host), "capacity": self.pools.host})
 
     def _reply(self, response_id: str, body: dict[str, Any], tokens: list[int], output: list[int],
                resumption: Resumption) -> dict[str, Any]:
@@ -400,7 +448,7 @@ class PretendEngine:
 
     def status(self) -> dict[str, Any]:
         """The status document."""
-        pool = {"occupied": min(len(self.checkpoints), 4) + self.leaked, "capacity": 64}
+        catalog, device, host = self._occupancy()
         return {
             "artifact_type": "ninfer_server_status", "schema_version": 1, "status": "ok",
             "identity": {
@@ -412,10 +460,10 @@ class PretendEngine:
             "scheduler": {"max_concurrency": 1, "max_pending_requests": 16, "running": 0, "prefilling": 0,
                           "decode_ready": 0, "waiting": 0, "materializing": 0,
                           "computed_prefill_tokens": self.prefill, "committed_decode_tokens": self.decode},
-            "cache": {"device_state": pool, "host_state": {"occupied": 0, "capacity": 8},
+            "cache": {"device_state": device, "host_state": host,
                       "device_kv": {"occupied": 0, "capacity": 1 << 14},
                       "host_kv": {"occupied_bytes": 0, "capacity_bytes": 1 << 30},
-                      "private_catalog": {"occupied": len(self.responses), "capacity": self.catalog},
+                      "private_catalog": catalog,
                       "shared_catalog": {"occupied": 0, "capacity": 16, "active_references": 0},
                       "reused_prompt_tokens": self.reused, "last_selection": self.last_selection,
                       "private_evictions": 0, "shared_evictions": 0,

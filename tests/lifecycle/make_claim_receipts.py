@@ -3,7 +3,8 @@
     python tests/lifecycle/make_claim_receipts.py DIRECTORY
 
 The files in the repository were made once and are never made again: receipts that are out in the world have to verify
-for ever, and these stand for them. Run it for a new version of the plans, into a directory of that version.
+for ever, and these stand for them. Run it for a new version of the plans, into a directory of that version; what
+earlier versions were made from stays here to be read.
 """
 
 import sys
@@ -20,6 +21,11 @@ from ninfer_lifecycle.qualify.orchestrate import Signing, qualify
 from ninfer_lifecycle.qualify.prepare import Wanted
 
 PLANS: Sequence[tuple[str, str, tuple[Fault, ...]]] = (
+    ("plans3", "{plan: release, sizes: [200], parts: [recall], soakSeconds: 1, topLogprobs: 2}", ()),
+    ("plans3-failed", "{plan: pressure-reduced, sizes: [200]}", (Fault.DROP_UNDER_PRESSURE,)),
+    ("plans3-open", "{plan: multi-session, sizes: [200]}", (Fault.VAST_MEMORY,)),
+)
+EARLIER: Sequence[tuple[str, str, tuple[Fault, ...]]] = (
     ("plans1", "{plan: release, planVersion: 1, sizes: [200]}", ()),
     ("plans2", "{plan: release, sizes: [200], parts: [recall, soak], soakSeconds: 1, topLogprobs: 2, "
                "baseline: BASELINE}", ()),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fault_engine import FaultEngine
-from fault_host import FaultHost, spec_for
+from fault_host import FaultHost, others_for, spec_for
 from fault_model import Fault
 
 from ninfer_lifecycle.client import Deadlines, EngineClient
@@ -12,10 +12,12 @@ from ninfer_lifecycle.gates.evaluate import evaluate
 from ninfer_lifecycle.gates.tally import Evidence
 from ninfer_lifecycle.gates.thresholds import Thresholds
 from ninfer_lifecycle.gates.verdict import Verdict
+from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.plans import Planned, make_plan
-from ninfer_lifecycle.probes.run import Peer, ProbeRun, run_steps
-from ninfer_lifecycle.probes.subject import HostedSubject
+from ninfer_lifecycle.probes.run import Peer, ProbeRun
+from ninfer_lifecycle.probes.stepping import run_steps
+from ninfer_lifecycle.probes.subject import HostedSubject, Others
 from ninfer_lifecycle.profiles.schema import ProbeSection
 
 SIZES = ProbeSection.model_validate({"sizes": [200, 300], "topLogprobs": 2, "soakSeconds": 1})
@@ -49,8 +51,12 @@ def probe(directory: Path, *faults: Fault, plan: str = "fanout", section: ProbeS
     planned = make_plan(section.model_copy(update={"plan": name, "baseline": "healthy" if beside else None}), NONCE)
     journal = Journal(directory / "evidence")
     with FaultHost(*faults, catalog=catalog) as host, FaultEngine() as healthy:
-        subject = HostedSubject(host, host.start(spec_for(directory)),
-                                lambda url: EngineClient(url, deadlines=deadlines))
+        spec = spec_for(directory)
+
+        def make_client(url: str) -> EngineClient:
+            return client_of(spec, url, deadlines)
+
+        subject = HostedSubject(host, host.start(spec), make_client, others=Others(others_for(spec), make_client))
         peer = EngineClient(healthy.base_url)
         run = ProbeRun(subject, "pretend", journal, NONCE, Onlooker(),
                        baseline=Peer(peer, "pretend", peer.status()) if beside else None)

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer_lifecycle.probes.damage import BLOCK, fingerprint, flip_a_byte
@@ -15,6 +15,7 @@ def test_an_untouched_store_is_not_damaged(tmp_path: Path) -> None:
     assert (tmp_path / "data").read_bytes() == bytes(3 * BLOCK)
 
 
+@settings(deadline=None)  # it writes files
 @given(st.integers(0, 20), st.integers(1, 12), st.integers(0, 8))
 def test_the_byte_lies_in_what_was_written_last_and_is_one(at: int, count: int, after: int) -> None:
     with tempfile.TemporaryDirectory() as name:

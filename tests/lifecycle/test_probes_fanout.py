@@ -4,15 +4,21 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from fault_host import FaultHost, spec_for
 from fault_model import Fault
-from probe_bench import judge, probe
+from probe_bench import NONCE, SIZES, Onlooker, judge, probe
 
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.evidence import Step
 from ninfer_lifecycle.gates.plans import PLAN_PARTS, PROTOCOL_ERRORS, PROTOCOL_LINES
+from ninfer_lifecycle.hosts.placing import client_of
+from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.plans import Planned, make_plan, require_plan
 from ninfer_lifecycle.probes.protocol import LINES
+from ninfer_lifecycle.probes.run import ProbeRun
+from ninfer_lifecycle.probes.stepping import run_steps
 from ninfer_lifecycle.probes.steps import Base
+from ninfer_lifecycle.probes.subject import HostedSubject
 from ninfer_lifecycle.probes.templates import derive_nonce, exact_template
 from ninfer_lifecycle.profiles.schema import PlanName, ProbeSection
 
@@ -90,3 +96,30 @@ def template_of(planned: Planned) -> str:
     """The first template of a plan under a tokenizer of one token a character."""
     base = next(step for step in planned.steps if isinstance(step, Base))
     return exact_template(base.template_tokens, derive_nonce(planned.schedule.nonce, f"template/{base.key}"), len).text
+
+
+def test_what_a_process_pays_once_is_paid_by_the_controls_before_any_template(tmp_path: Path) -> None:
+    _, journal = probe(tmp_path)
+    first_base = next(number for number, record in enumerate(journal.requests) if record.step is Step.BASE)
+    assert [record.step for record in journal.requests[:first_base]] == [
+        Step.CONTROL_NEVER_SEEN, Step.CONTROL_EXACT_REPEAT]
+
+
+def test_each_section_puts_away_what_it_stored(tmp_path: Path) -> None:
+    planned, journal = probe(tmp_path, section=SIZES.model_copy(update={"parts": ("sibling-continue",)}))
+    assert [step.name for step in journal.steps if step.name.startswith("put away")] == [
+        "put away what fanout stored", "put away what sibling-continue stored"]
+    assert [section.name for section in planned.schedule.sections] == ["fanout", "sibling-continue"]
+    assert {step.outcome for step in journal.steps} == {"done"}
+
+
+@pytest.mark.parametrize("plan", ["fanout", "concurrency", "isolation", "multi-session"])
+def test_when_a_plan_is_done_the_engine_holds_no_response_of_it(tmp_path: Path, plan: str) -> None:
+    host, section = FaultHost(), SIZES.model_copy(update={"plan": plan})
+    spec = spec_for(tmp_path)
+    with host:
+        subject = HostedSubject(host, host.start(spec), lambda url: client_of(spec, url))
+        run_steps(make_plan(section, NONCE).steps, ProbeRun(subject, "pretend", Journal(), NONCE, Onlooker()))
+        subject.close()
+        assert host.engine is not None
+        assert host.engine.life.responses == {}

@@ -16,7 +16,7 @@ from ninfer_lifecycle.receipts.trust import Role, trust_keys
 from ninfer_lifecycle.receipts.verify import Expectations, VerifiedReceipt, verify
 
 CLAIMS = Path(__file__).parents[1] / "data/receipts/claims"
-AT = datetime(2026, 12, 1, tzinfo=UTC)
+AT = datetime(2026, 12, 15, tzinfo=UTC)
 
 RELEASE_OF_VERSION_1 = {
     "sibling_continue.fork": 3, "sibling_continue.alive": 3, "sibling_continue.deep": 3,
@@ -40,15 +40,17 @@ def asked(plan: str, **more: object) -> Asked:
 
 
 def read(name: str) -> VerifiedReceipt:
-    found = read_receipt(CLAIMS / name / f"{name}.test.000001.intoto.json")
+    folder = CLAIMS / "v3" if name.startswith("plans3") else CLAIMS
+    found = read_receipt(folder / name / f"{name}.test.000001.intoto.json")
     return verify(found.raw, found.files, Expectations(
-        trust=trust_keys(Role.QUALIFIER, load_public_key(CLAIMS / "qualifier.pub")), now=AT, lock=found.own_lock(),
+        trust=trust_keys(Role.QUALIFIER, load_public_key(folder / "qualifier.pub")), now=AT, lock=found.own_lock(),
         results=frozenset(Result))).require()
 
 
 @pytest.mark.parametrize(("name", "result"), [
     ("plans1", Result.PASSED), ("plans2", Result.PASSED), ("plans2-failed", Result.FAILED),
-    ("plans2-open", Result.INCONCLUSIVE)])
+    ("plans2-open", Result.INCONCLUSIVE), ("plans3", Result.PASSED), ("plans3-failed", Result.FAILED),
+    ("plans3-open", Result.INCONCLUSIVE)])
 def test_a_receipt_with_claims_verifies_with_its_result(name: str, result: Result) -> None:
     assert read(name).predicate.result is result
 
@@ -57,6 +59,10 @@ def test_what_did_not_pass_then_is_what_did_not_pass() -> None:
     assert [check.subject for check in read("plans2-failed").verdict.not_passed] == ["equivalence.logprobs"]
     assert {check.subject for check in read("plans2-open").verdict.not_passed} == {
         "recall.from_anchor", "recall.after_strangers", "recall.after_restart"}
+    assert [check.subject for check in read("plans3-failed").verdict.not_passed] == [
+        "pressure_reduced.fork_between_strangers", "pressure_reduced.catalogs_were_full"]
+    assert {check.title for check in read("plans3-open").verdict.not_passed} == {
+        "multi_session.from_disk", "steps_done"}
 
 
 def test_a_comparison_with_a_baseline_is_computed_anew_from_the_requests_to_both() -> None:
@@ -73,10 +79,31 @@ def test_the_release_of_the_first_version_claims_what_it_did() -> None:
 
 @pytest.mark.parametrize("plan", sorted(PLAN_PARTS))
 def test_a_later_version_claims_all_that_an_earlier_one_did(plan: str) -> None:
-    first, second = (summary_of(asked(plan, planVersion=version)) for version in (1, 2))
-    assert {claim.name: claim for claim in first.claims}.items() <= {
-        claim.name: claim for claim in second.claims}.items()
+    first, second, third = (summary_of(asked(plan, planVersion=version)) for version in (1, 2, 3))
+    for earlier, later in ((first, second), (second, third)):
+        # A quick look compares at one size from its third version on: the same claims, fewer trials.
+        before, after = ({claim.name: claim for claim in summary.claims
+                          if plan != "quick" or not claim.name.startswith("equivalence.")}
+                         for summary in (earlier, later))
+        assert before.items() <= after.items()
+        assert {claim.name for claim in earlier.claims} <= {claim.name for claim in later.claims}
     assert second.model_copy(update={"claims": first.claims}) == first
+    assert third.model_copy(update={"claims": first.claims, "later_epochs": first.later_epochs}) == first
+
+
+def test_a_quick_look_compares_with_cold_twins_at_its_smallest_size_alone() -> None:
+    trials = {version: {claim.trials for claim in summary_of(asked("quick", planVersion=version)).claims
+                        if claim.name.startswith("equivalence.")} for version in (2, 3)}
+    assert trials == {2: {4}, 3: {2}}
+
+
+def test_the_release_of_the_third_version_asks_every_question_but_recall() -> None:
+    from ninfer_lifecycle.gates.plans import parts_of
+    third = parts_of(asked("release", planVersion=3))
+    assert third.fanout
+    assert set(PART_CLAIMS) - set(third.parts) == {"recall"}
+    assert third.parts[-2:] == ("pressure-reduced", "durability")
+    assert summary_of(asked("release", planVersion=3)).later_epochs == 1 + 4
 
 
 def test_parts_of_a_profile_are_claimed_beside_the_plans_own_and_those_that_restart_come_last() -> None:

@@ -137,9 +137,14 @@ def test_an_engine_that_never_starts_exits_3(ninfer: Ninfer) -> None:
     assert host.engine is None
 
 
-def test_a_plan_runs_against_an_engine_by_its_address(ninfer: Ninfer, capsys: pytest.CaptureFixture[str]) -> None:
-    with FaultEngine() as engine:
-        code = ninfer("probe", "run", "isolation", "--base-url", engine.base_url, "--profile", "./pretend.yaml")
+def test_a_plan_runs_against_an_engine_by_its_address(
+    ninfer: Ninfer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    key = tmp_path / "engine.key"
+    key.write_text("a key of these tests\n")
+    with FaultEngine(api_key="a key of these tests") as engine:
+        code = ninfer("probe", "run", "isolation", "--base-url", engine.base_url, "--profile", "./pretend.yaml",
+                      "--api-key-file", str(key))
     out = capsys.readouterr().out
     assert code == 0
     assert "no receipt" in out

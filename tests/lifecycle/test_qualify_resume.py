@@ -13,8 +13,9 @@ from ninfer_lifecycle.evidence import EpochEvidence
 from ninfer_lifecycle.gates.verdict import Result
 from ninfer_lifecycle.qualify.orchestrate import Qualified, Signing, qualify
 from ninfer_lifecycle.qualify.prepare import Wanted
+from ninfer_lifecycle.qualify.rundir import RunDirectory, held
 
-TWO_PARTS = "probes: {plan: fanout, sizes: [200, 300], parts: [isolation, sibling-continue]}"
+TWO_PARTS = "probes: {plan: fanout, sizes: [200, 300], parts: [equivalence, sibling-continue]}"
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,7 @@ def test_a_tool_that_was_killed_leaves_no_life_and_half_a_line_and_is_taken_up_a
 
 
 def test_a_run_can_be_interrupted_and_taken_up_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Interrupting(tmp_path, monkeypatch, after=34)
+    bench = Interrupting(tmp_path, monkeypatch, after=40)
     run = bench.interrupt()
     with monkeypatch.context() as patch:
         patch.setattr("ninfer_lifecycle.probes.continuing.delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -169,6 +170,26 @@ def test_whatever_changed_in_the_identity_is_named_and_refuses_it(
     with pytest.raises(UsageError, match=says):
         bench.resume(run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+
+
+def test_what_the_killed_tool_left_is_removed_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Interrupting(tmp_path, monkeypatch, after=40)
+    run = bench.interrupt()
+    assert "reap" not in bench.host.events
+    bench.resume(run)
+    assert bench.host.events[:2] == ["reap", "start"]
+    assert "removed 2 engines that the interrupted run had left" in bench.lines
+
+
+def test_a_run_that_another_tool_works_on_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Interrupting(tmp_path, monkeypatch, after=40)
+    run = bench.interrupt()
+    with held(RunDirectory(run, run.name)), pytest.raises(UsageError, match="another ninfer works on run"):
+        bench.resume(run)
+    assert bench.host.events == []
+    assert bench.resume(run).result is Result.PASSED
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
