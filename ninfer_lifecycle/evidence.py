@@ -161,6 +161,30 @@ class StepEvidence(Document):
     prober_us: int
 
 
+class PoolUse(Document):
+    """What is taken of one pool, and how much there is: images, pages, bytes or catalog entries."""
+
+    occupied: int
+    capacity: int
+
+
+class PoolEvidence(Document):
+    """The engine's pools as one status document gave them. order: of the request or fact before it.
+
+    device_kv: pages; host_kv_bytes: bytes; device_state, host_state: images; the catalogs: entries.
+    """
+
+    epoch: int
+    order: int
+    server_instance_id: str
+    device_state: PoolUse
+    host_state: PoolUse
+    device_kv: PoolUse
+    host_kv_bytes: PoolUse
+    private_catalog: PoolUse
+    shared_catalog: PoolUse
+
+
 def jsonl(records: Sequence[Document]) -> bytes:
     """Canonical JSON lines of `records`; absent measurements are absent keys. The bytes that a digest is taken of."""
     return b"".join(canonical_json(record.model_dump(mode="json", exclude_none=True)) + b"\n" for record in records)

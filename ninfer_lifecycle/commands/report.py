@@ -15,7 +15,6 @@ from ninfer_lifecycle.receipts.store import SUFFIX, write_atomic
 from ninfer_lifecycle.receipts.trust import Role
 from ninfer_lifecycle.reports.html import render
 from ninfer_lifecycle.reports.looked import Refused, look
-from ninfer_lifecycle.reports.occupancy import read_occupancy
 
 app = report_formats.app
 
@@ -25,8 +24,6 @@ def html_command(
     receipt: Annotated[Path, typer.Argument(help="*.intoto.json or *.sigstore.json", metavar="RECEIPT")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="file to write; none: RECEIPT's name with .html, "
                                                                   "here")] = None,
-    run: Annotated[Path | None, typer.Option(help="the run's directory, for the occupancy of its pools; it is not "
-                                                  "signed, and the report says so")] = None,
     key: options.Keys = None,
     keyring: options.KeyringPath = None,
     root: options.Roots = None,
@@ -37,9 +34,7 @@ def html_command(
     looked = look(receipt, options.trust_source(key, keyring, root).load(Role.QUALIFIER, now), now)
     if isinstance(looked, Refused):
         raise RefusedError(f"{receipt} is refused at step '{looked.step}': {looked.detail}", looked.advice)
-    instances = [epoch.server_instance_id for epoch in looked.facts.epochs]
-    page = render(looked.facts, now=now, receipt_name=receipt.name,
-                  occupancy=read_occupancy(run, instances) if run is not None else None)
+    page = render(looked.facts, now=now, receipt_name=receipt.name)
     target = out or Path(receipt.name.removesuffix(SUFFIX).removesuffix(".sigstore.json") + ".html")
     try:
         write_atomic(target, page.encode("utf-8"))

@@ -28,6 +28,9 @@ def plan_check(plan: PlanSummary, evidence: Evidence) -> Check:
             siblings[record.parent_response_id, record.epoch, record.sibling] += 1
             if (record.parent_response_id, record.template_tokens) not in bases:
                 gaps.append(f"{record.request_id} does not continue a base of its template")
+    instances = {record.epoch: record.server_instance_id for record in evidence.epochs}
+    gaps += [f"the pools of epoch {sample.epoch} after {sample.order} are of another life of the engine"
+             for sample in evidence.pools if instances.get(sample.epoch) != sample.server_instance_id]
     gaps += [f"sibling {place[2]} of {place[0]} stands {count} times in epoch {place[1]}"
              for place, count in siblings.items() if count > 1]
     return simple(CheckName.EVIDENCE_MATCHES_PLAN, Place(), ids=(), misses=(), gaps=gaps, trials=len(evidence.requests))

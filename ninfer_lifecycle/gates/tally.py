@@ -3,7 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, SaveEvidence, Step, StepEvidence
+from ninfer_lifecycle.evidence import (
+    EpochEvidence,
+    FactEvidence,
+    PoolEvidence,
+    RequestEvidence,
+    SaveEvidence,
+    Step,
+    StepEvidence,
+)
 from ninfer_lifecycle.gates.base import PPM
 from ninfer_lifecycle.gates.stats import miss_bound_ppm
 from ninfer_lifecycle.gates.verdict import Check, CheckName, Result, Unit
@@ -18,6 +26,7 @@ class Evidence:
     epochs: tuple[EpochEvidence, ...] = ()
     steps: tuple[StepEvidence, ...] = ()
     facts: tuple[FactEvidence, ...] = ()
+    pools: tuple[PoolEvidence, ...] = ()
 
     @property
     def own(self) -> tuple[RequestEvidence, ...]:

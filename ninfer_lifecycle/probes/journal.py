@@ -11,6 +11,7 @@ from ninfer_engine.contract.base import Document
 from ninfer_lifecycle.evidence import (
     EpochEvidence,
     FactEvidence,
+    PoolEvidence,
     RecordT,
     RequestEvidence,
     SaveEvidence,
@@ -25,6 +26,7 @@ FILES: dict[type[Document], str] = {
     EpochEvidence: "epochs.jsonl",
     StepEvidence: "steps.jsonl",
     FactEvidence: "facts.jsonl",
+    PoolEvidence: "pools.jsonl",
 }
 
 
@@ -77,6 +79,11 @@ class Journal:
     def facts(self) -> Sequence[FactEvidence]:
         """Every fact so far."""
         return [record for record in self._records[FactEvidence] if isinstance(record, FactEvidence)]
+
+    @property
+    def pools(self) -> Sequence[PoolEvidence]:
+        """Every sample of the pools so far."""
+        return [record for record in self._records[PoolEvidence] if isinstance(record, PoolEvidence)]
 
     def close(self) -> None:
         """Close the files; the records stay."""

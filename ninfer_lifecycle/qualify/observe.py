@@ -34,7 +34,7 @@ class Observation:
 def evidence_of(journal: Journal) -> Evidence:
     """The journal as the gates take it."""
     return Evidence(tuple(journal.requests), tuple(journal.saves), tuple(journal.epochs), tuple(journal.steps),
-                    tuple(journal.facts))
+                    tuple(journal.facts), tuple(journal.pools))
 
 
 def carry_out(

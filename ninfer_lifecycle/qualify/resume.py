@@ -16,7 +16,14 @@ from pydantic import ValidationError
 from ninfer_engine.contract.base import Document, canonical_json
 from ninfer_engine.contract.status import StatusDocument
 from ninfer_lifecycle.errors import UsageError
-from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, SaveEvidence, StepEvidence
+from ninfer_lifecycle.evidence import (
+    EpochEvidence,
+    FactEvidence,
+    PoolEvidence,
+    RequestEvidence,
+    SaveEvidence,
+    StepEvidence,
+)
 from ninfer_lifecycle.probes.journal import FILES
 from ninfer_lifecycle.probes.plans import Schedule, Section
 from ninfer_lifecycle.probes.subject import identity_sha256
@@ -64,7 +71,7 @@ def keep(run: RunDirectory, schedule: Schedule) -> Kept:
     if done == 0:
         return Kept()
     last = steps[done - 1].order
-    kept = [record for kind in (RequestEvidence, SaveEvidence, FactEvidence, StepEvidence)
+    kept = [record for kind in (RequestEvidence, SaveEvidence, FactEvidence, StepEvidence, PoolEvidence)
             for record in records[kind] if _order(record) <= last]
     epoch = max(record.epoch for record in kept if isinstance(record, (RequestEvidence, FactEvidence, StepEvidence)))
     lives = [record for record in records[EpochEvidence] if isinstance(record, EpochEvidence)]

@@ -7,7 +7,15 @@ from typing import Protocol, TypeVar
 from pydantic import ValidationError
 
 from ninfer_engine.contract.base import Document, canonical_json, sha256_hex
-from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, SaveEvidence, StepEvidence, jsonl
+from ninfer_lifecycle.evidence import (
+    EpochEvidence,
+    FactEvidence,
+    PoolEvidence,
+    RequestEvidence,
+    SaveEvidence,
+    StepEvidence,
+    jsonl,
+)
 from ninfer_lifecycle.gates.tally import Evidence
 from ninfer_lifecycle.receipts import strict_json
 from ninfer_lifecycle.receipts.errors import MalformedError
@@ -65,6 +73,7 @@ def evidence_files(evidence: Evidence, stem: str) -> tuple[tuple[EvidenceFile, b
         for kind, records in (
             ("requests", evidence.requests), ("saves", evidence.saves),
             ("epochs", evidence.epochs), ("steps", evidence.steps), ("facts", evidence.facts),
+            ("pools", evidence.pools),
         )
         if records
     )
@@ -86,10 +95,10 @@ def read_evidence(named: Sequence[EvidenceFile], files: Files) -> Evidence:
     evidence = Evidence(
         requests=_parse(raw.get("requests"), RequestEvidence), saves=_parse(raw.get("saves"), SaveEvidence),
         epochs=_parse(raw.get("epochs"), EpochEvidence), steps=_parse(raw.get("steps"), StepEvidence),
-        facts=_parse(raw.get("facts"), FactEvidence),
+        facts=_parse(raw.get("facts"), FactEvidence), pools=_parse(raw.get("pools"), PoolEvidence),
     )
     counts = {"requests": len(evidence.requests), "saves": len(evidence.saves), "epochs": len(evidence.epochs),
-              "steps": len(evidence.steps), "facts": len(evidence.facts)}
+              "steps": len(evidence.steps), "facts": len(evidence.facts), "pools": len(evidence.pools)}
     for item in named:
         if item.records != counts[item.kind] or item.bytes != len(raw[item.kind]):
             raise MalformedError(f"{item.name} does not have the records and bytes that the receipt states")

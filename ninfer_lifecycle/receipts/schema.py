@@ -9,7 +9,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ninfer_lifecycle.evidence import EpochEvidence, FactEvidence, RequestEvidence, SaveEvidence, StepEvidence
+from ninfer_lifecycle.evidence import (
+    EpochEvidence,
+    FactEvidence,
+    PoolEvidence,
+    RequestEvidence,
+    SaveEvidence,
+    StepEvidence,
+)
 from ninfer_lifecycle.gates.release import ReleasePolicy
 from ninfer_lifecycle.gates.thresholds import QualificationPolicy
 from ninfer_lifecycle.receipts.decision import DecisionStatement
@@ -28,6 +35,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "evidence-epochs-v1.json": EpochEvidence,
     "evidence-steps-v1.json": StepEvidence,
     "evidence-facts-v1.json": FactEvidence,
+    "evidence-pools-v1.json": PoolEvidence,
 }
 
 

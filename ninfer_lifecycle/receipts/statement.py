@@ -120,7 +120,7 @@ class StepSummary(SignedDocument):
 class EvidenceFile(SignedDocument):
     """A file of evidence beside the receipt, by digest."""
 
-    kind: Literal["requests", "saves", "epochs", "steps", "facts"]
+    kind: Literal["requests", "saves", "epochs", "steps", "facts", "pools"]
     name: Name
     digest: Digest
     bytes: Count

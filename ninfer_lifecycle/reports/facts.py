@@ -28,6 +28,7 @@ from ninfer_lifecycle.reports.figures import (
     steps_of,
     walls_of,
 )
+from ninfer_lifecycle.reports.occupancy import Occupancy, occupancy_of
 
 __all__ = ["CheckFacts", "Hits", "PlanCost", "ReceiptFacts", "Restore", "StepFacts", "Walls", "facts_of"]
 
@@ -61,6 +62,7 @@ class ReceiptFacts:
     steps: tuple[StepFacts, ...]
     saves: tuple[SaveEvidence, ...]
     misses: tuple[tuple[str, int], ...]
+    occupancy: Occupancy | None
     requests: int
     unanswered: int
 
@@ -150,6 +152,7 @@ def facts_of(receipt: VerifiedReceipt) -> ReceiptFacts:
         saves=tuple(sorted(evidence.saves, key=lambda save: save.order)),
         misses=tuple(Counter(record.miss_reason for record in evidence.own
                              if record.miss_reason is not None).most_common()),
+        occupancy=occupancy_of(evidence.pools),
         requests=len(evidence.own), unanswered=sum(is_failed(record) for record in evidence.own),
     )
 

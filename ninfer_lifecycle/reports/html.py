@@ -22,7 +22,6 @@ from ninfer_lifecycle.gates.verdict import Result
 from ninfer_lifecycle.qualify.identity import tool_tree_sha256
 from ninfer_lifecycle.reports import plots, words
 from ninfer_lifecycle.reports.facts import CheckFacts, Hits, PlanCost, ReceiptFacts
-from ninfer_lifecycle.reports.occupancy import Occupancy
 
 VERDICT_WORDS = {
     Result.PASSED: "Everything that was claimed was shown.",
@@ -40,8 +39,8 @@ class Figure:
     context: str
 
 
-def render(facts: ReceiptFacts, *, now: datetime, receipt_name: str, occupancy: Occupancy | None = None) -> str:
-    """The page. now: aware; age and expiry are told as of then. occupancy: unsigned samples of the run, if at hand."""
+def render(facts: ReceiptFacts, *, now: datetime, receipt_name: str) -> str:
+    """The page. now: aware; age and expiry are told as of then."""
     receipt = facts.receipt
     css = style()
     return _environment().get_template("report.html.jinja2").render(
@@ -50,7 +49,7 @@ def render(facts: ReceiptFacts, *, now: datetime, receipt_name: str, occupancy: 
         not_passed=facts.not_passed, total_bound=words.bound_of_hits(facts.total_hits) if facts.total_hits else None,
         walls_plot=plots.walls_plot(facts.walls), costs_plot=plots.costs_plot(facts.plan_costs),
         steps_plot=plots.steps_plot(facts.steps), costs_words=costs_words(facts),
-        occupancy_plot=plots.occupancy_plot(occupancy) if occupancy else None,
+        occupancy_plot=plots.occupancy_plot(facts.occupancy) if facts.occupancy else None,
         keys=[key.keyid for key in receipt.signers], command=verify_command(receipt_name), receipt_name=receipt_name,
         anchor=anchor, bounds=bounds(facts.hits), cost_rows=cost_rows(facts.plan_costs),
     )

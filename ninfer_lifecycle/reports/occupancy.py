@@ -1,25 +1,15 @@
-"""Occupancy of the engine's pools over a run, from the status documents that the prober saw.
+"""Occupancy of the engine's pools: of a status document that a run in progress saw, and over a run as it was signed."""
 
-They lie in the run's directory (`status.jsonl`) and not in the signed evidence, so a report that shows them says so.
-They are joined to a receipt by the engine's instance: a sample of a life that the receipt does not name is refused.
-"""
-
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pydantic import ValidationError
-
-from ninfer_engine.contract.status import Cache, StatusDocument
-from ninfer_lifecycle.errors import RefusedError, UsageError
-
-MAX_SAMPLES = 200_000
+from ninfer_engine.contract.status import Cache
+from ninfer_lifecycle.evidence import PoolEvidence, PoolUse
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSample:
-    """One pool in one status document. unit: images, pages, bytes or entries."""
+    """One pool at one time. unit: images, pages, bytes or entries."""
 
     pool: str
     unit: str
@@ -28,20 +18,10 @@ class PoolSample:
 
 
 @dataclass(frozen=True, slots=True)
-class StatusSample:
-    """All pools at one time. number: order in which the prober saw it, from 1."""
-
-    number: int
-    at: str
-    instance: str
-    pools: tuple[PoolSample, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Samples in order, each of one of the lives (by index) of the receipt that they were joined to."""
+    """Samples in the order in which they were taken, each of all pools, and the life (epoch) that each is of."""
 
-    samples: tuple[StatusSample, ...]
+    samples: tuple[tuple[PoolSample, ...], ...]
     epochs: tuple[int, ...]
 
 
@@ -57,35 +37,21 @@ def pools_of(cache: Cache) -> tuple[PoolSample, ...]:
     )
 
 
-def read_occupancy(run: Path, instances: Sequence[str]) -> Occupancy:
-    """The samples of a run's directory. instances: server_instance_id of each life that the receipt names, in order.
-
-    Raises UsageError where there are none to read, RefusedError where they are of another run. A last line that was
-    cut off is left out.
-    """
-    path = run / "status.jsonl"
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "Give the directory that ninfer qualify made for the run.") \
-            from None
-    samples = tuple(_sample(path, line) for line in lines[:MAX_SAMPLES] if line.endswith(b"\n"))
-    if not samples:
-        raise UsageError(f"{path} holds no status document", "Give the directory of a run that reached its engine.")
-    place = {instance: number for number, instance in enumerate(instances)}
-    stranger = next((sample.instance for sample in samples if sample.instance not in place), None)
-    if stranger is not None:
-        raise RefusedError(f"{path} is of another run: the receipt names no life {stranger[:16]!r}",
-                           "Give the directory of the run that the receipt was made from.")
-    return Occupancy(samples, tuple(place[sample.instance] for sample in samples))
+def occupancy_of(samples: Sequence[PoolEvidence]) -> Occupancy | None:
+    """The pools over a run; None where the evidence holds no sample of them (receipts made before it did)."""
+    ordered = sorted(samples, key=lambda sample: (sample.epoch, sample.order))
+    if not ordered:
+        return None
+    return Occupancy(tuple(_pools(sample) for sample in ordered), tuple(sample.epoch for sample in ordered))
 
 
-def _sample(path: Path, line: bytes) -> StatusSample:
-    try:
-        value = json.loads(line)
-        status = StatusDocument.model_validate(value["status"])
-        return StatusSample(int(value["sample"]), str(value["at"]), status.identity.server_instance_id,
-                            pools_of(status.cache))
-    except (ValueError, KeyError, TypeError, ValidationError):
-        raise UsageError(f"{path} holds something else than status documents of this version",
-                         "Make the report with the version that made the run, or without --run.") from None
+def _pools(sample: PoolEvidence) -> tuple[PoolSample, ...]:
+    def pool(name: str, unit: str, use: PoolUse) -> PoolSample:
+        return PoolSample(name, unit, use.occupied, use.capacity)
+
+    return (
+        pool("device images", "images", sample.device_state), pool("host images", "images", sample.host_state),
+        pool("device pages", "pages", sample.device_kv), pool("host memory", "bytes", sample.host_kv_bytes),
+        pool("private catalog", "entries", sample.private_catalog),
+        pool("shared catalog", "entries", sample.shared_catalog),
+    )

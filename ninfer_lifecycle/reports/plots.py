@@ -168,7 +168,7 @@ def _bands(drawing: Drawing, scale: Scale, steps: Sequence[StepFacts], bottom: f
 def occupancy_plot(occupancy: Occupancy) -> Markup:
     """Share of each pool's capacity, sample by sample; lives of the engine as bands."""
     samples = occupancy.samples
-    names = [pool.pool for pool in samples[0].pools]
+    names = [pool.pool for pool in samples[0]]
     strip, top = 62, 30
     bottom = top + strip * len(names)
     scale = Scale(1, max(2, len(samples)), 168, WIDTH - 116)
@@ -183,7 +183,7 @@ def occupancy_plot(occupancy: Occupancy) -> Markup:
     x_axis(drawing, scale, top, bottom, "status documents in the order in which they were seen, one after each request")
     drawing.text(WIDTH - 4, 16, "most / capacity", "head", "end")
     for number in range(len(names)):
-        _pool_strip(drawing, scale, top + strip * number, [sample.pools[number] for sample in samples])
+        _pool_strip(drawing, scale, top + strip * number, [sample[number] for sample in samples])
     return drawing.markup()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import receipt_cases as cases
 
-from ninfer_lifecycle.evidence import RequestEvidence, Step, StepEvidence
+from ninfer_lifecycle.evidence import PoolEvidence, PoolUse, RequestEvidence, Step, StepEvidence
 from ninfer_lifecycle.gates.tally import Evidence
 from ninfer_lifecycle.gates.thresholds import PlanSummary, QualificationPolicy, Thresholds
 from ninfer_lifecycle.gates.verdict import Result
@@ -64,7 +64,7 @@ def siblings() -> ReceiptFiles:
     evidence = cases.honest_evidence(PLAN_64)
     requests = tuple(spread(record) for record in evidence.requests)
     policy = QualificationPolicy(plan=PLAN_64, thresholds=Thresholds(max_slowest_fork_to_cold_ppm=500_000))
-    return cases.receipt(with_steps(dataclasses.replace(evidence, requests=requests)), policy=policy)
+    return cases.receipt(with_pools(with_steps(dataclasses.replace(evidence, requests=requests))), policy=policy)
 
 
 def hostile() -> ReceiptFiles:
@@ -101,6 +101,25 @@ def with_steps(evidence: Evidence) -> Evidence:
     for number, (name, epoch, wall) in enumerate(_runs(evidence)):
         steps.append(StepEvidence(epoch=epoch, order=number, name=name, outcome="done", wall_us=wall, prober_us=900))
     return dataclasses.replace(evidence, steps=tuple(steps))
+
+
+def with_pools(evidence: Evidence) -> Evidence:
+    """`evidence` with the pools after each request: they fill up, and one of them does not exist."""
+    instances = {record.epoch: record.server_instance_id for record in evidence.epochs}
+    taken = dict.fromkeys(instances, 0)
+    pools = []
+    for record in sorted(evidence.requests, key=lambda record: record.order):
+        taken[record.epoch] += 1
+        filled = taken[record.epoch]
+        pools.append(PoolEvidence(
+            epoch=record.epoch, order=record.order, server_instance_id=instances[record.epoch],
+            device_state=PoolUse(occupied=min(4, filled), capacity=4),
+            host_state=PoolUse(occupied=min(24, filled // 3), capacity=24),
+            device_kv=PoolUse(occupied=min(5120, 40 * filled), capacity=5120),
+            host_kv_bytes=PoolUse(occupied=min(2 << 30, filled << 22), capacity=2 << 30),
+            private_catalog=PoolUse(occupied=min(72, filled), capacity=72),
+            shared_catalog=PoolUse(occupied=0, capacity=0)))
+    return dataclasses.replace(evidence, pools=tuple(pools))
 
 
 def _runs(evidence: Evidence) -> Iterator[tuple[str, int, int]]:

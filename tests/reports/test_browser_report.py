@@ -8,31 +8,25 @@ import pytest
 import receipt_cases as cases
 from browser_pages import Looked
 from report_cases import MARKUP, RECEIPTS
-from run_cases import status
 
 from ninfer_lifecycle.reports.facts import facts_of
 from ninfer_lifecycle.reports.html import render
-from ninfer_lifecycle.reports.occupancy import read_occupancy
 
+WITH_POOLS = {"passing", "siblings"}
 LOOKS = {"light": ("light", 1200), "dark": ("dark", 1200), "narrow": ("light", 390)}
 Open = Callable[..., Looked]
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A file a case; the passing one with the occupancy of its run."""
+    """A file a case."""
     folder = tmp_path_factory.mktemp("reports")
     made = {}
     for name, make in RECEIPTS.items():
         facts = facts_of(make())
-        occupancy = None
-        if name == "passing":
-            lives = [epoch.server_instance_id for epoch in facts.epochs]
-            (folder / "status.jsonl").write_bytes(b"".join(status(lives[n // 30], n % 5) for n in range(60)))
-            occupancy = read_occupancy(folder, lives)
         now = datetime(2026, 12, 1, tzinfo=UTC) if name == "passing" else cases.NOW
         made[name] = folder / f"{name}.html"
-        made[name].write_text(render(facts, now=now, receipt_name=f"{name}.intoto.json", occupancy=occupancy),
+        made[name].write_text(render(facts, now=now, receipt_name=f"{name}.intoto.json"),
                               encoding="utf-8")
     return made
 
@@ -49,7 +43,7 @@ def test_a_report_renders_right(reports: dict[str, Path], open_page: Open, name:
     assert not shown.injected()
     word = shown.page.locator(".verdict .word").inner_text()
     assert word == {"passing": "Passed", "inconclusive": "Inconclusive"}.get(name, "Failed")
-    assert shown.page.locator("svg.plot").count() == (4 if name == "passing" else 3)
+    assert shown.page.locator("svg.plot").count() == (4 if name in WITH_POOLS else 3)
     assert (shown.page.locator("#open-checks").count() == 1) == (name != "passing")
     if name == "hostile":
         assert MARKUP in shown.page.locator("main").inner_text()

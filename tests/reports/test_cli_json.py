@@ -30,7 +30,13 @@ model: {source: tiny, id: pretend}
 flags: {max-context: 131072}
 probes: {plan: fanout, sizes: [200]}
 """
-TESTED_ELSEWHERE = {"dashboard serve": "it serves until it is stopped; the tests of the dashboard run it"}
+TESTED_ELSEWHERE = {
+    "dashboard serve": "it serves until it is stopped; the tests of the dashboard run it",
+    **dict.fromkeys((
+        "promote", "rollback", "release status", "release history", "release recover", "release stop"),
+        "tests/releases/test_release_cli.py runs it on a lane"),
+    "fleet verify": "tests/releases/test_fleet.py makes a statement and checks it",
+}
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
@@ -167,6 +173,7 @@ CASES: dict[str, Case] = {
     "size": lambda w: ("size", "--template", "640", "--model", "tiny", "--costs", "tiny-cpu"),
     "simulate": lambda w: ("simulate", "--generate", "fanout", "--requests", "20", "--no-baselines"),
     "image build": lambda w: ("image", "build", "--verbose"),
+    "render": lambda w: ("render", "compose", "pretend.yaml", "--model-dir", "/srv/model"),
     "schema profile": lambda w: ("schema", "profile"),
 }
 

@@ -4,16 +4,12 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 import receipt_cases as cases
-from cli_harness import ninfer
-from report_cases import MARKUP, REAL, REAL_KEY, real
-from run_cases import begin, go_on, planned, status, write
+from report_cases import MARKUP, real
+from run_cases import begin, go_on, planned, status
 
-from ninfer_lifecycle.errors import RefusedError, UsageError
 from ninfer_lifecycle.evidence import Step
 from ninfer_lifecycle.gates.verdict import Result
-from ninfer_lifecycle.reports.occupancy import read_occupancy
 from ninfer_lifecycle.reports.runs import QUIET_S, RunWatcher, read_run
 
 
@@ -103,35 +99,3 @@ def test_what_goes_to_the_page_is_printable(tmp_path: Path) -> None:
     shown = read_run(path, 0).to_json()
     assert all(name.isprintable() and len(name) < 500 for name in shown["steps"])
     assert shown["pools"][0] == ["device images", "images", 2, 4]
-
-
-def test_occupancy_is_taken_from_the_run_of_the_receipt_and_from_no_other(tmp_path: Path) -> None:
-    instances = [epoch.server_instance_id for epoch in real().predicate.epochs]
-    path = begin(tmp_path)
-    (path / "status.jsonl").write_bytes(status(instances[0], 1) + status(instances[1], 3) + b"{cut off")
-    found = read_occupancy(path, instances)
-    assert (found.epochs, [sample.pools[0].occupied for sample in found.samples]) == ((0, 1), [1, 3])
-    with pytest.raises(RefusedError, match="another run"):
-        read_occupancy(path, ["somebody-else"])
-    (path / "status.jsonl").write_bytes(b"[]\n")
-    with pytest.raises(UsageError, match="something else"):
-        read_occupancy(path, instances)
-    (path / "status.jsonl").unlink()
-    with pytest.raises(UsageError, match="No such file"):
-        read_occupancy(path, instances)
-
-
-def test_a_report_with_the_run_shows_its_pools_and_says_that_they_are_not_signed(tmp_path: Path) -> None:
-    path = begin(tmp_path)
-    instances = [epoch.server_instance_id for epoch in real().predicate.epochs]
-    (path / "status.jsonl").write_bytes(b"".join(status(instances[0], n) for n in range(4)))
-    out = tmp_path / "r.html"
-    asked = ("report", "html", REAL, "--key", REAL_KEY, "--out", out, "--run", path)
-    ran = ninfer(*asked, at=real().verified_at)
-    assert ran.code == 0, ran.err
-    text = out.read_text(encoding="utf-8")
-    assert "not part of the signed evidence" in text
-    assert 'id="pools-t"' in text
-    write(path, "steps", [])
-    (path / "status.jsonl").write_bytes(status("stranger", 1))
-    assert ninfer(*asked, at=real().verified_at).code == 1

@@ -142,7 +142,6 @@ def test_the_command_writes_one_file_about_a_receipt_that_verifies(tmp_path: Pat
     ran = ninfer("report", "html", REAL, "--key", REAL_KEY, "--out", out, at=datetime(2026, 12, 1, tzinfo=UTC))
     assert ran.code == 0, ran.err
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert "occupancy" in out.read_text(encoding="utf-8")
     assert len(out.read_bytes()) < 200_000
 
 
