@@ -221,7 +221,8 @@ class ContextCache:
             loss,
             0,
         )
-        inventory.name_end(response_id, found)
+        left = sequence.published.checkpoint if sequence.published is not None else None
+        inventory.name_end(response_id, found or left)
         evicted = self._catalog.add(entry, now)
         inventory.settle()
         return Stored(endpoint, anchors, evicted)
@@ -242,8 +243,8 @@ class ContextCache:
         return inventory.released(freed)
 
     def forget(self, response_id: str, now: float) -> Released:
-        """The client deleted a stored response: its entry goes, and its endpoint when nothing else stands on it, be the
-        entry still in the catalog or not."""
+        """The client deleted a stored response: its entry goes, and every image that only it had, be the entry still in
+        the catalog or not. What others stand on stays, and is expected by nobody on this response's account."""
         inventory = self._inventory
         self._catalog.remove(response_id)
         endpoint = inventory.by_response.get(response_id)
@@ -252,11 +253,25 @@ class ContextCache:
         if endpoint is None or endpoint.ends:
             return Released()
         inventory.disown(endpoint)
-        if endpoint.continuations or endpoint.node.checkpoints > 1 or endpoint.node.pins_below:
-            return Released()
-        image = endpoint.image
-        freed = inventory.evict(endpoint, "deleted", now, 0)
-        return inventory.released(freed, [image])
+        return self._drop_unused(endpoint.node, now)
+
+    def _drop_unused(self, node: Node, now: float) -> Released:
+        """Give up, from `node` upwards, what deleted responses and the prefill of their prompts left, as far as nobody
+        else has used it."""
+        inventory = self._inventory
+        gone: list[Checkpoint] = []
+        for step in node.ancestors():
+            found = step.checkpoint
+            if found is None:
+                continue
+            used = found.continuations or found.ends or found.image_pins or step.pins_below
+            prefilled = found.kind in (CheckpointKind.REPLAY, CheckpointKind.RUNG) and not found.forks
+            if used or step.checkpoints > len(gone) + 1 or not (found.deleted or prefilled):
+                break
+            gone.append(found)
+        images = [checkpoint.image for checkpoint in gone]
+        freed = [page for checkpoint in gone for page in inventory.evict(checkpoint, "deleted", now, 0)]
+        return inventory.released(freed, images)
 
     # --- sessions ---
 

@@ -213,8 +213,10 @@ class Inventory:
         node.checkpoint = None
         del self.checkpoints[checkpoint.id]
         del self.by_image[checkpoint.image]
-        for response_id in checkpoint.ends:
-            del self.by_response[response_id]
+        rest = above.checkpoint if above is not None else None
+        left = rest is not None and rest.kind in (CheckpointKind.REPLAY, CheckpointKind.RUNG)
+        for response_id in tuple(checkpoint.ends):
+            self.name_end(response_id, rest if left else None)
         if self.shared.pop(checkpoint.id, None) is not None:
             self.shared_evictions += 1
         self.tree.add(node, checkpoints=-1)
@@ -238,6 +240,7 @@ class Inventory:
         """Nobody can name a checkpoint any more: it is not expected to be asked for on its own account."""
         self.add_weight(checkpoint, own=-checkpoint.weight)
         checkpoint.awaited = checkpoint.template = checkpoint.landed = 0
+        checkpoint.deleted = True
 
     def set_image_tier(self, checkpoint: Checkpoint, tier: Tier) -> None:
         """An image moved."""

@@ -25,8 +25,9 @@ class Checkpoint:
     """A frontier with its image. weight: stored weight of its own evidence; heirs: stored weight of frontiers below
     that were given up and now resume here. awaited, template: the parts of weight that a first child and a
     grandchild reduce; landed: the part that goes when newer replies end. image_pins: running sequences that have not
-    read the image yet. continuations: catalog entries that refer to it; ends: stored responses that end here, whether
-    the catalog still has them or not."""
+    read the image yet. continuations: catalog entries that refer to it; ends: stored responses that end here, or whose
+    end was given up and this is what is left of them, whether the catalog still has them or not; deleted: it was the
+    end of a response that the client deleted."""
 
     id: CheckpointId
     node: "Node"
@@ -44,6 +45,7 @@ class Checkpoint:
     sessions: set[str] = field(default_factory=set)
     continuations: set[str] = field(default_factory=set)
     ends: set[str] = field(default_factory=set)
+    deleted: bool = False
 
     @property
     def forks(self) -> int:

@@ -180,10 +180,10 @@ def test_deleting_a_parent_leaves_its_descendants_usable() -> None:
 def test_deleting_a_response_that_nothing_stands_on_frees_it() -> None:
     world = World(ROOMY, QUIET)
     world.run(TEMPLATE, [7] * 100, "s")
-    held = world.cache.occupancy()
+    assert world.cache.occupancy().checkpoints == 2, "its end, and the point just before its reply"
     world.memory.release(world.cache.forget("r1", world.now))
     world.consistent()
-    assert world.cache.occupancy().checkpoints == held.checkpoints - 1
+    assert world.cache.occupancy().checkpoints == 0
     assert world.cache.forget("r1", world.now) == Released()
 
 
@@ -195,9 +195,24 @@ def test_deleting_a_response_that_the_catalog_has_dropped_frees_it_all_the_same(
     assert held.continuations == 1
     world.memory.release(world.cache.forget(first.request.request_id, world.now))
     left = world.cache.occupancy()
-    assert left.checkpoints == held.checkpoints - 1
+    assert left.checkpoints == held.checkpoints - 2, "its end, and the point just before its reply"
     assert world.cache.audit() == []
     world.consistent()
+
+
+def test_deleting_every_response_leaves_no_image_behind() -> None:
+    world = World(capacities(device=2, host=8, pages=60, private=2), Policy(min_rung_tokens=64, prefill_chunk=64))
+    base = world.run(list(range(400)), [7] * 9, "s")
+    forks = [world.run([*range(400), *[7] * 9, *range(start, start + 30)], [8] * 9, "s", base.request.request_id)
+             for start in (500, 600, 700)]
+    last = forks[-1].request
+    world.run([*last.tokens.tolist(), *[8] * 9, 1, 2, 3], [9] * 9, "s", last.request_id)
+    for number in range(1, 6):
+        world.memory.release(world.cache.forget(f"r{number}", world.now))
+        world.consistent()
+    assert world.cache.occupancy().checkpoints == 0
+    assert world.memory.pages == {}
+    assert world.cache.audit() == []
 
 
 def test_a_deleted_response_that_others_stand_on_is_expected_by_nobody() -> None:
