@@ -25,7 +25,7 @@ walls: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests/unit tests/engine tests/lifecycle tests/reports
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile tests/unit tests/engine tests/lifecycle tests/reports tests/releases
 
 # Real containers: needs a Docker daemon; scripts/docker_up.sh starts one where none answers.
 e2e: $(READY)
