@@ -1,5 +1,6 @@
 """The tool's errors: each is a value with advice, and one place (`cli.main`) turns them into exit codes."""
 
+import errno
 from enum import IntEnum
 
 
@@ -42,6 +43,21 @@ class EngineError(NinferError):
     """A running engine answered in a way that ends the run (wrong identity, drift, an unexpected status)."""
 
     exit_code = ExitCode.INCONCLUSIVE
+
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""What a disk says that can take no more, whichever file it was."""
+
+
+class DiskError(NinferError):
+    """The disk of this machine took no more while the tool wrote to it."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+    def __init__(self, error: OSError) -> None:
+        where = f" for {error.filename}" if error.filename else ""
+        super().__init__(f"cannot write{where}: {error.strerror}", "free space where runs and receipts go; `ninfer "
+                         "doctor PROFILE` says how much is needed, and `qualify --resume` takes up what was begun")
 
 
 class RefusedError(NinferError):

@@ -7,19 +7,29 @@ from typing import Annotated, Any
 import typer
 
 from ninfer_engine.contract.base import canonical_json
-from ninfer_lifecycle.errors import ExitCode, NinferError, UsageError
-from ninfer_lifecycle.profiles.configuration import ProfileLock, build_configuration, build_lock
+from ninfer_lifecycle.commands import completing
+from ninfer_lifecycle.commands.output import Json, print_json
+from ninfer_lifecycle.errors import ExitCode, NinferError
+from ninfer_lifecycle.profiles.configuration import ProfileLock
 from ninfer_lifecycle.profiles.differences import differences
 from ninfer_lifecycle.profiles.loader import list_profiles, load_profile
+from ninfer_lifecycle.profiles.locking import (
+    is_lock_file,
+    lock_profile,
+    locked_as,
+    parts_of_lock,
+    read_profile_lock,
+)
 from ninfer_lifecycle.profiles.schema import Profile
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-Name = Annotated[str, typer.Argument(help="a profile's name, or the path of a YAML file", metavar="PROFILE")]
+Name = Annotated[str, typer.Argument(help="a profile's name, or the path of a YAML file", metavar="PROFILE",
+                                      autocompletion=completing.profiles)]
 
 
 @app.command("list")
 def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="print a JSON list")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the profiles in ./profiles and those that come with the tool."""
     rows: list[dict[str, Any]] = []
@@ -34,7 +44,7 @@ def list_command(
             row["description"] += f" (not used by name: {entry.shadowed_by} comes first)"
         rows.append(row)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
@@ -43,28 +53,43 @@ def list_command(
 
 @app.command("validate")
 def validate(
-    names: Annotated[list[str] | None, typer.Argument(help="profiles; none: all on the search path")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="profiles; none: all on the search path",
+                                                       autocompletion=completing.profiles)] = None,
+    as_json: Json = False,
 ) -> None:
     """Check profiles; every problem is printed with its file, line and column. Exits with 2 when there is one."""
-    broken = 0
+    found: list[dict[str, Any]] = []
     for name in names or [str(entry.path) for entry in list_profiles()]:
         try:
             loaded = load_profile(name)
         except NinferError as error:
-            broken += 1
+            found.append({"profile": name, "valid": False, "problems": error.message.split("\n")})
             typer.echo(f"{name}: not valid\n{error}", err=True)
             continue
         parents = "".join(f", extends {file.stem}" for file in loaded.files[1:])
-        typer.echo(f"{loaded.profile.name}: valid ({loaded.files[0]}{parents})")
-    if broken:
+        found.append({"profile": loaded.profile.name, "valid": True, "files": [str(file) for file in loaded.files]})
+        if not as_json:
+            typer.echo(f"{loaded.profile.name}: valid ({loaded.files[0]}{parents})")
+    if as_json:
+        print_json(found)
+    if not all(one["valid"] for one in found):
         raise typer.Exit(int(ExitCode.USAGE))
 
 
 @app.command("show")
-def show(name: Name, defaults: Annotated[bool, typer.Option(help="also flags that the profile leaves as they are")]
-         = False) -> None:
-    """Print a profile with its parents merged in, as JSON. Sizes are in bytes, cpus in thousandths."""
-    typer.echo(json.dumps(shown(load_profile(name).profile, defaults), indent=2, ensure_ascii=False))
+def show(
+    name: Name,
+    defaults: Annotated[bool, typer.Option(help="also flags that the profile leaves as they are")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print a profile with its parents merged in; it is JSON with and without --json. Sizes are in bytes, cpus in
+    thousandths.
+    """
+    value = shown(load_profile(name).profile, defaults)
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 @app.command("lock")
@@ -73,6 +98,7 @@ def lock(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="file; none: standard output")] = None,
     host: Annotated[str | None, typer.Option(help="process or docker; none: the profile's own")] = None,
     models_dir: Annotated[Path, typer.Option(help="where the tiny model is kept")] = Path("models"),
+    as_json: Json = False,
 ) -> None:
     """Write the lock document: configuration, probe plan and gates, every part by digest. The subject of a receipt."""
     document = locked(load_profile(name).profile, host, models_dir)
@@ -82,18 +108,28 @@ def lock(
     partial = output.with_name(output.name + ".part")
     partial.write_bytes(document.canonical())
     partial.replace(output)
+    if as_json:
+        print_json({"file": str(output), "configurationSha256": document.configuration_sha256,
+                    "lockSha256": document.sha256, "parts": parts_of_lock(document)})
+        return
     typer.echo(f"{output}: configuration {document.configuration_sha256}, lock {document.sha256}", err=True)
 
 
 @app.command("diff")
 def diff(
-    left: Annotated[str, typer.Argument(help="a profile or a lock file")],
-    right: Annotated[str, typer.Argument(help="a profile or a lock file")],
+    left: Annotated[str, typer.Argument(help="a profile or a lock file", autocompletion=completing.profiles)],
+    right: Annotated[str, typer.Argument(help="a profile or a lock file", autocompletion=completing.profiles)],
+    as_json: Json = False,
 ) -> None:
-    """Show what differs between two profiles, or two lock files. Exits with 1 when something does."""
-    lines = differences(_comparable(left), _comparable(right))
-    for line in lines:
-        typer.echo(line)
+    """Show what differs between two profiles, two lock files, or a profile and a lock file. Exits with 1 when something
+    does. Beside a lock, a profile is taken on the lock's own image, model and engine.
+    """
+    lines = differences(_comparable(left, beside=right), _comparable(right, beside=left))
+    if as_json:
+        print_json({"left": left, "right": right, "differences": lines})
+    else:
+        for line in lines:
+            typer.echo(line)
     if lines:
         raise typer.Exit(int(ExitCode.FAILED))
 
@@ -116,21 +152,16 @@ def locked(profile: Profile, host: str | None, models_dir: Path) -> ProfileLock:
         with open_host("docker") as place:
             image = place.image_id(profile.image.reference)
     model = ensure_model(profile.model, models_dir)
-    configuration = build_configuration(profile, model.sha256, image, None if image else engine_tree_sha256())
-    return build_lock(profile, configuration)
+    return lock_profile(profile, model.sha256, image, None if image else engine_tree_sha256())
 
 
-def _comparable(name: str) -> dict[str, Any]:
-    """A lock file's content, or a profile with every default."""
-    if name.endswith(".json"):
-        try:
-            data = Path(name).read_bytes()
-            document = ProfileLock.model_validate_json(data).checked()
-            if document.canonical() != data:
-                raise ValueError("its bytes are not canonical")
-            return document.model_dump(mode="json")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{name} is no lock file: {error}", "`ninfer profile lock` writes one") from error
-    value = shown(load_profile(name).profile, defaults=True)
+def _comparable(name: str, beside: str) -> dict[str, Any]:
+    """A lock file's content; a profile with every default, or beside a lock file what its lock would be."""
+    if is_lock_file(name):
+        return read_profile_lock(Path(name)).model_dump(mode="json")
+    profile = load_profile(name).profile
+    if is_lock_file(beside):
+        return locked_as(profile, read_profile_lock(Path(beside))).model_dump(mode="json")
+    value = shown(profile, defaults=True)
     canonical_json(value)  # what is compared holds no floats, so equal text is equal value
     return value

@@ -1,6 +1,5 @@
 """`ninfer up | down | status | logs`: an engine that outlives the command which started it."""
 
-import json
 import re
 import secrets
 from dataclasses import dataclass
@@ -9,12 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ninfer_lifecycle.commands import completing
+from ninfer_lifecycle.commands.output import Json, print_json
 from ninfer_lifecycle.errors import ExitCode, NinferError, UsageError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Host
 from ninfer_lifecycle.hosts.choice import open_host, parse_kind
+from ninfer_lifecycle.hosts.ownership import kept_labels
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.hosts.readiness import identity_difference
-from ninfer_lifecycle.hosts.state import EngineRecord, EngineState, default_state_dir
+from ninfer_lifecycle.hosts.state import STATE_FILE, EngineRecord, EngineState, default_state_dir
 from ninfer_lifecycle.profiles.configuration import Configuration, build_configuration, configured_flags
 from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.schema import Profile
@@ -23,17 +25,21 @@ from ninfer_lifecycle.qualify.models import ensure_model
 from ninfer_lifecycle.qualify.prepare import ResolvesImages, limits_of
 
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help="default: $XDG_STATE_HOME/ninfer")]
-Name = Annotated[str | None, typer.Argument(help="the engine's name; needed when several are up", metavar="NAME")]
+Name = Annotated[str | None, typer.Argument(help="the engine's name; needed when several are up", metavar="NAME",
+                                             autocompletion=completing.engines)]
 
 
 def up(
-    profile_name: Annotated[str, typer.Argument(help="a profile's name or path", metavar="PROFILE")],
+    profile_name: Annotated[str, typer.Argument(help="a profile's name or path", metavar="PROFILE",
+                                              autocompletion=completing.profiles)],
     *,
-    host: Annotated[str | None, typer.Option(help="process or docker; default: the profile's own")] = None,
+    host: Annotated[str | None, typer.Option(help="process or docker; default: the profile's own",
+                                                 autocompletion=completing.hosts)] = None,
     name: Annotated[str | None, typer.Option(help="name for down, status and logs; default: the profile's")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0: any free one")] = 0,
     models_dir: Annotated[Path, typer.Option(help="where the tiny model is kept")] = Path("models"),
     state_dir: StateDir = None,
+    as_json: Json = False,
 ) -> None:
     """Start an engine, wait until it is ready and proven, and leave it running."""
     profile = load_profile(profile_name).profile
@@ -50,6 +56,10 @@ def up(
                                configuration_sha256=configuration.identity_sha256,
                                stop_seconds=profile.host.stop_seconds))
         place.release(engine)
+    if as_json:
+        print_json({"name": called, "url": engine.base_url, "host": engine.kind,
+                    "configurationSha256": configuration.identity_sha256, "apiKeyFile": str(spec.key_file)})
+        return
     typer.echo(f"{called} is ready at {engine.base_url}\n"
                f"  configuration  {configuration.identity_sha256}\n"
                f"  API key        {spec.key_file}\n"
@@ -62,22 +72,27 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="every engine that is up")] = False,
     grace: Annotated[float | None, typer.Option(help="seconds before it is killed; default: the profile's")] = None,
     state_dir: StateDir = None,
+    as_json: Json = False,
 ) -> None:
     """Stop an engine gracefully (its sessions are saved) and remove its container. Its store and log stay."""
-    state = EngineState(state_dir or default_state_dir())
+    state, stopped = EngineState(state_dir or default_state_dir()), []
     for record in state.all() if every else (state.find(name),):
         with state.working_on(record.name), open_host(record.engine.kind) as place:
             place.adopt(record.engine)
             facts = place.stop(record.engine, record.stop_seconds if grace is None else grace)
             place.cleanup()
             state.drop(record.name)
+        stopped.append({"name": record.name, "exitCode": facts.exit_code, "runDir": str(record.engine.spec.run_dir)})
         code = "" if facts.exit_code is None else f" (exit code {facts.exit_code})"
-        typer.echo(f"{record.name} is down{code}; its log is in {record.engine.spec.run_dir}")
+        if not as_json:
+            typer.echo(f"{record.name} is down{code}; its log is in {record.engine.spec.run_dir}")
+    if as_json:
+        print_json(stopped)
 
 
 def status(
     name: Name = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print a JSON list, with the status documents")] = False,
+    as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
     """Show what is up and how it is. Exits with 1 when an engine is not ready, or is not what was started."""
@@ -85,7 +100,7 @@ def status(
     records = state.all() if name is None else (state.find(name),)
     seen = [_look(record) for record in records]
     if as_json:
-        typer.echo(json.dumps([one.document(record) for one, record in zip(seen, records, strict=True)], indent=2))
+        print_json([one.document(record) for one, record in zip(seen, records, strict=True)])
     elif not records:
         typer.echo("no engine is up")
     else:
@@ -99,11 +114,16 @@ def logs(
     name: Name = None,
     tail: Annotated[int, typer.Option(min=1, help="how many of the last lines")] = 200,
     state_dir: StateDir = None,
+    as_json: Json = False,
 ) -> None:
     """Print an engine's last lines."""
     record = EngineState(state_dir or default_state_dir()).find(name)
     with open_host(record.engine.kind) as place:
-        typer.echo(place.logs(record.engine, tail).rstrip("\n"))
+        text = place.logs(record.engine, tail).rstrip("\n")
+    if as_json:
+        print_json({"name": record.name, "lines": text.splitlines()})
+    else:
+        typer.echo(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +206,5 @@ def _spec(
         run_id=run_id, flags=configured_flags(profile, model.sha256), model_dir=model.path, run_dir=run_dir,
         expected=ExpectedIdentity(configuration.identity_sha256, model.sha256),
         store_dir=directory.resolve() / "stores" / name, key_file=_api_key(directory.resolve(), name), image=image,
-        limits=limits_of(profile.host),
+        limits=limits_of(profile.host), labels=kept_labels(directory / STATE_FILE),
         port=port, ready_s=profile.host.ready_seconds), configuration

@@ -12,13 +12,30 @@ HostKind = Literal["process", "docker"]
 
 
 @dataclass(frozen=True, slots=True)
+class Ulimit:
+    """A resource limit of the engine's process, by its name without RLIMIT_ and in small letters; -1: unlimited."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine may take; None leaves it to the machine. gpus: "all" or device UUIDs; empty: none."""
+    """What an engine may take; None leaves it to the machine. gpus: "all" or device UUIDs; empty: none.
+
+    runtime: the container runtime, such as nvidia. tmpfs_bytes: size of /tmp. seccomp: file with a profile in Docker's
+    JSON form; None: the daemon's default profile.
+    """
 
     memory_bytes: int | None = None
     milli_cpus: int | None = None
     shm_bytes: int | None = None
     gpus: tuple[str, ...] = ()
+    runtime: str | None = None
+    ulimits: tuple[Ulimit, ...] = ()
+    tmpfs_bytes: int | None = None
+    seccomp: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class HostFacts:
     """What the place itself says of one engine, alive or ended; None: it has not happened or the place cannot know.
 
     handle: container id or process id. started_at and finished_at: RFC 3339, UTC. environment: host facts for a
-    receipt (kernel, cpu, memory, container engine), all as text.
+    receipt (kernel, cpu, memory, container engine), all as text. memory_witnesses: who says that memory ran out.
     """
 
     kind: HostKind
@@ -74,6 +91,7 @@ class HostFacts:
     exit_code: int | None = None
     oom_killed: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    memory_witnesses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +134,9 @@ class Host(Protocol):
         """Stop gracefully (SIGTERM, so that sessions are saved), start again on the same store, wait until ready."""
 
     def stop(self, engine: RunningEngine, grace_s: float = 60.0) -> HostFacts:
-        """SIGTERM, then SIGKILL after `grace_s`; how it ended. Stopping what has ended already is no error."""
+        """SIGTERM, then SIGKILL after `grace_s`, or after longer where the engine holds more than can be saved in that
+        time; 0: SIGKILL at once. How it ended. Stopping what has ended already is no error.
+        """
 
     def logs(self, engine: RunningEngine, tail: int = 200) -> str:
         """The last `tail` lines that the engine wrote, stdout and stderr together, over all its lives."""

@@ -1,20 +1,24 @@
 """What a container of ours is asked to be, and whether what runs is that: reads inspect documents, no docker-py."""
 
-import os
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, HostFacts, Limits
-from ninfer_lifecycle.hosts.facts import boot_id, process_start_ticks
+from ninfer_lifecycle.hosts.ownership import owner_labels
+from ninfer_lifecycle.hosts.readiness import Ended
 
 ENGINE_PORT = 8080
 MODEL_AT = "/model"
 STORE_AT = "/var/lib/ninfer/store"
 LOG_AT = "/var/lib/ninfer/log"
 KEY_AT = "/run/secrets/ninfer-key"
-LABEL = "dev.ninfer"
+TMPFS_BYTES = 2**30
 _NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -40,7 +44,7 @@ class Asked:
 
 
 def create_options(spec: EngineSpec, asked: Asked) -> dict[str, Any]:
-    """The arguments of docker-py's containers.create for what is asked."""
+    """What a container is created with, by docker-py's names. Raises HostError for a seccomp file that is none."""
     limits = asked.limits
     return {
         "image": asked.image_id,
@@ -49,8 +53,8 @@ def create_options(spec: EngineSpec, asked: Asked) -> dict[str, Any]:
         "user": asked.user,
         "read_only": True,
         "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "tmpfs": {"/tmp": f"rw,nosuid,nodev,size=1g,mode=1777{',exec' if limits.gpus else ''}"},  # noqa: S108  # inside
+        "security_opt": list(_security(limits)),
+        "tmpfs": {"/tmp": _tmpfs(limits)},  # noqa: S108  # inside
         "mounts": [{"Type": "bind", "Source": item.source, "Target": item.target, "ReadOnly": item.read_only}
                    for item in asked.mounts],
         "ports": {f"{ENGINE_PORT}/tcp": ("127.0.0.1", asked.port) if asked.port else ("127.0.0.1",)},
@@ -60,38 +64,62 @@ def create_options(spec: EngineSpec, asked: Asked) -> dict[str, Any]:
         "memswap_limit": limits.memory_bytes,
         "nano_cpus": limits.milli_cpus * 1_000_000 if limits.milli_cpus else None,
         "shm_size": limits.shm_bytes,
+        "ulimits": [{"Name": one.name, "Soft": one.soft, "Hard": one.hard} for one in limits.ulimits] or None,
         "pids_limit": 4096,
+        "runtime": limits.runtime,
         "device_requests": _device_requests(limits),
         "log_config": {"type": "json-file", "config": {"max-size": "64m", "max-file": "2"}},
         "detach": True,
     }
 
 
+def _security(limits: Limits) -> tuple[str, ...]:
+    """Without a profile the daemon's own applies; the text of one travels with the request, not its path."""
+    options = ("no-new-privileges:true",)
+    return options if limits.seccomp is None else (*options, f"seccomp={_seccomp_text(limits.seccomp)}")
+
+
+def _seccomp_text(file: Path) -> str:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        document["defaultAction"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HostError(f"{file} is no seccomp profile: {error!r}",
+                        "host.seccomp must name a profile in Docker's JSON form, with a defaultAction") from error
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _tmpfs(limits: Limits) -> str:
+    return f"rw,nosuid,nodev,size={limits.tmpfs_bytes or TMPFS_BYTES},mode=1777{',exec' if limits.gpus else ''}"
+
+
 def _environment(limits: Limits) -> dict[str, str]:
     environment = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108  # the only writable path without a store
     if limits.milli_cpus:
         environment["OMP_NUM_THREADS"] = str(max(1, limits.milli_cpus // 1000))
+    if limits.gpus:
+        # What the check inside needs beside what computing does; the toolkit gives no more than is named.
+        environment["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+        if limits.runtime == "nvidia":  # this runtime reads the variable, and not the device request
+            environment["NVIDIA_VISIBLE_DEVICES"] = ",".join(limits.gpus)
     return environment
 
 
 def _device_requests(limits: Limits) -> list[dict[str, Any]] | None:
-    if not limits.gpus:
+    if not limits.gpus or limits.runtime == "nvidia":
         return None
     if limits.gpus == ("all",):
         return [{"count": -1, "capabilities": [["gpu"]]}]
     return [{"device_ids": list(limits.gpus), "capabilities": [["gpu"]]}]
 
 
-def owner_labels(run_id: str) -> dict[str, str]:
-    """Labels that say whose a container is: what a dead tool left behind can be told from what a live one runs."""
-    pid = os.getpid()
-    return {f"{LABEL}.tool": "ninfer", f"{LABEL}.run": run_id, f"{LABEL}.owner-pid": str(pid),
-            f"{LABEL}.owner-start": str(process_start_ticks(pid) or 0), f"{LABEL}.owner-boot": boot_id()}
-
-
 def drift(asked: Asked, attrs: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs between the container asked for and its `docker inspect`, in words; empty when nothing does."""
     wanted, found = _wanted(asked), _found(attrs)
+    if asked.limits.runtime is None:  # not asked for: the daemon's own choice stands
+        wanted.pop("runtime")
+    if asked.limits.shm_bytes is None:
+        wanted.pop("shared memory")
     return tuple(f"{name} is {found[name]!r} and {value!r} was asked for"
                  for name, value in wanted.items() if found[name] != value)
 
@@ -109,7 +137,13 @@ def _wanted(asked: Asked) -> dict[str, Any]:
         "no-new-privileges": True,
         "memory": asked.limits.memory_bytes or 0,
         "cpus (billionths)": (asked.limits.milli_cpus or 0) * 1_000_000,
-        "gpus": bool(asked.limits.gpus),
+        "restart policy": "no",  # a life that ends is an end: nobody but this tool begins the next
+        "gpus": _device_requests(asked.limits) is not None,
+        "runtime": asked.limits.runtime,
+        "shared memory": asked.limits.shm_bytes,
+        "ulimits": sorted((one.name, one.soft, one.hard) for one in asked.limits.ulimits),
+        "size of /tmp": asked.limits.tmpfs_bytes or TMPFS_BYTES,
+        "seccomp profile": [_digest(one) for one in _security(asked.limits) if one.startswith("seccomp=")],
         "published address": ["127.0.0.1"],
     }
 
@@ -131,7 +165,13 @@ def _found(attrs: Mapping[str, Any]) -> dict[str, Any]:
                                  for option in host.get("SecurityOpt") or ()),
         "memory": host.get("Memory") or 0,
         "cpus (billionths)": host.get("NanoCpus") or 0,
+        "restart policy": (host.get("RestartPolicy") or {}).get("Name") or "no",
         "gpus": bool(host.get("DeviceRequests")),
+        "runtime": host.get("Runtime"),
+        "shared memory": host.get("ShmSize"),
+        "ulimits": sorted((one["Name"], one["Soft"], one["Hard"]) for one in host.get("Ulimits") or ()),
+        "size of /tmp": _tmpfs_size(host),
+        "seccomp profile": [_digest(one) for one in host.get("SecurityOpt") or () if one.startswith("seccomp=")],
         "published address": sorted({entry.get("HostIp", "") for binding in bindings for entry in binding or ()}),
     }
 
@@ -152,24 +192,24 @@ def has_ended(attrs: Mapping[str, Any]) -> bool:
     return attrs["State"].get("Status") in {"exited", "dead"}
 
 
-def oom_killed(attrs: Mapping[str, Any]) -> bool:
-    """Whether memory ran out, by the daemon's own flag, or by a SIGKILL that a memory limit explains."""
-    state = attrs["State"]
-    limited = bool(attrs["HostConfig"].get("Memory"))
-    return bool(state.get("OOMKilled")) or (limited and not state.get("Running") and state.get("ExitCode") == 137
-                                            and "oom" in str(state.get("Error", "")).lower())
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def facts_of(attrs: Mapping[str, Any], environment: Mapping[str, str]) -> HostFacts:
-    """HostFacts of a `docker inspect` document."""
+def _tmpfs_size(host: Mapping[str, Any]) -> int | None:
+    options = str((host.get("Tmpfs") or {}).get("/tmp", "")).split(",")  # noqa: S108  # inside
+    return next((int(option.removeprefix("size=")) for option in options if option.startswith("size=")), None)
+
+
+def facts_of(attrs: Mapping[str, Any], environment: Mapping[str, str], end: Ended | None) -> HostFacts:
+    """HostFacts of a `docker inspect` document. end: how it ended, when it has."""
     state = attrs["State"]
-    running = is_running(attrs)
     ended = has_ended(attrs)
     finished = state.get("FinishedAt", _NEVER)
     return HostFacts(
-        kind="docker", handle=attrs["Id"], running=running, started_at=state.get("StartedAt", _NEVER),
+        kind="docker", handle=attrs["Id"], running=is_running(attrs), started_at=state.get("StartedAt", _NEVER),
         finished_at=finished if ended and finished != _NEVER else None,
         container_id=attrs["Id"], image_id=attrs["Image"], pid=state.get("Pid") or None,
-        exit_code=state.get("ExitCode") if ended else None, oom_killed=oom_killed(attrs) if ended else None,
-        environment=environment,
+        exit_code=state.get("ExitCode") if ended else None, oom_killed=end.oom_killed if end else None,
+        environment=environment, memory_witnesses=end.witnesses if end else (),
     )

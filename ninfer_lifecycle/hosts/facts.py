@@ -19,6 +19,12 @@ def machine_facts() -> dict[str, str]:
     return facts
 
 
+def available_memory() -> int | None:
+    """Bytes that could be taken now without swapping; None where the kernel does not say."""
+    line = next((line for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")), None)
+    return None if line is None else int(line.split()[1]) * 1024
+
+
 def boot_id() -> str:
     """Changes with each boot; with a process id and its start time it names one process for good."""
     return next(iter(_lines("/proc/sys/kernel/random/boot_id")), "unknown").strip()

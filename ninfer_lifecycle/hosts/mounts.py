@@ -33,8 +33,8 @@ class Belongings:
 
 def prepare_belongings(spec: EngineSpec) -> Belongings:
     """Make the directories, copy the key (mode 0600, the engine's user). HostError when the model cannot be read."""
-    uid, gid = _user()
-    _check_readable(spec.model_dir.resolve(), uid)
+    uid, gid = container_user()
+    check_readable(spec.model_dir.resolve(), uid)
     if spec.store_dir is not None:
         _give(spec.store_dir, uid, gid)
     if spec.request_log:
@@ -47,7 +47,7 @@ def prepare_belongings(spec: EngineSpec) -> Belongings:
 
 def describe_belongings(spec: EngineSpec) -> Belongings:
     """The same value without any effect: for a container that runs already."""
-    uid, gid = _user()
+    uid, gid = container_user()
     model = spec.model_dir.resolve()
     model_at = MODEL_AT if model.is_dir() else f"{MODEL_AT}/{model.name}"
     mounts = [BoundPath(str(model), model_at, read_only=True)]
@@ -74,7 +74,8 @@ def _key_copy(spec: EngineSpec) -> Path:
     return spec.run_dir / f"key-{spec.run_id}"
 
 
-def _user() -> tuple[int, int]:
+def container_user() -> tuple[int, int]:
+    """User and group that an engine's container runs as."""
     return (CONTAINER_UID, CONTAINER_UID) if os.getuid() == 0 else (os.getuid(), os.getgid())
 
 
@@ -97,7 +98,7 @@ def _copy_key(source: Path, target: Path, uid: int, gid: int) -> None:
             os.fchown(file.fileno(), uid, gid)
 
 
-def _check_readable(model: Path, uid: int) -> None:
+def check_readable(model: Path, uid: int) -> None:
     """Refuse a model that the container's user could not open; owner and others are looked at, groups are not."""
     for path in (model, *(model.iterdir() if model.is_dir() else ())):
         info = path.stat()

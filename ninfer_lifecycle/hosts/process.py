@@ -18,6 +18,8 @@ from ninfer_engine.contract.flags import to_argv
 from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, HostFacts, HostKind, RunningEngine
 from ninfer_lifecycle.hosts.facts import machine_facts, process_start_ticks, utc_now
+from ninfer_lifecycle.hosts.grace import enough_grace
+from ninfer_lifecycle.hosts.orphans import reap_engines
 from ninfer_lifecycle.hosts.placing import (
     ENGINE_LOG,
     REQUEST_LOG,
@@ -36,6 +38,7 @@ from ninfer_lifecycle.hosts.readiness import (
     Ended,
     EngineEndedError,
     ForeignServerError,
+    first_reply,
     wait_until_ready,
 )
 from ninfer_lifecycle.hosts.signals import shielded
@@ -110,7 +113,10 @@ class ProcessHost:
         base_url = f"http://127.0.0.1:{port}"
         try:
             with client_of(spec, base_url) as client:
-                wait_until_ready(client, spec.expected, lambda: self._ended(child, spec), spec.ready_s, self._clock)
+                ends = self._clock.now() + spec.ready_s
+                status = wait_until_ready(client, spec.expected, lambda: self._ended(child, spec), spec.ready_s,
+                                          self._clock)
+                first_reply(client, status, lambda: self._ended(child, spec), ends - self._clock.now())
         except BaseException:
             with shielded():
                 self._end(handle, 0.0)
@@ -139,7 +145,7 @@ class ProcessHost:
 
     def stop(self, engine: RunningEngine, grace_s: float = 60.0) -> HostFacts:
         """See Host."""
-        self._end(engine.handle, grace_s)
+        self._end(engine.handle, enough_grace(engine, grace_s) if self._alive(engine.handle) else 0.0)
         return self.inspect(engine)
 
     def logs(self, engine: RunningEngine, tail: int = 200) -> str:
@@ -168,6 +174,10 @@ class ProcessHost:
         self._released.discard(engine.handle)
         if engine.handle not in self._children:
             self._adopted.add(engine.handle)
+
+    def reap(self, run_dir: Path) -> int:
+        """Kill engines of a run whose tool was killed; how many they were."""
+        return reap_engines(run_dir)
 
     def cleanup(self) -> None:
         """See Host. Runs to its end even when interrupted again."""

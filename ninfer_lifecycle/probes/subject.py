@@ -84,6 +84,11 @@ class HostedSubject:
     def client(self) -> EngineClient:
         return self._client
 
+    @property
+    def answering(self) -> RunningEngine:
+        """The engine that is asked now: the one that stands in for a while, or the one under test."""
+        return self.engine if self._beside is None else self._beside[0]
+
     def restart(self, kill: bool = False) -> LifeFacts:
         self._client.close()
         # A fresh client, not the old pool: the port may differ and old connections must not answer for the new life.

@@ -62,7 +62,7 @@ def carry_out(
         run.finish(life_facts(ended, "the plan was done"))
         return ended.environment
     except BaseException as error:
-        told = explained(host, subject.engine, error) if isinstance(error, NinferError) else error
+        told = explained(host, subject.answering, error) if isinstance(error, NinferError) else error
         if run is not None:
             run.abandon()
         if told is error:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.errors import DISK_ERRORS, UsageError
 from ninfer_lifecycle.evidence import RequestEvidence, StepEvidence, printable
 
 
@@ -80,11 +80,15 @@ def open_run_directory(path: Path) -> RunDirectory:
 
 
 def create_run_directory(runs_dir: Path, run_id: str) -> RunDirectory:
-    """A new directory for a run. Raises UsageError when it cannot be made or is there already."""
+    """A new directory for a run. Raises UsageError when it cannot be made or is there already, OSError as it is when
+    the disk takes no more.
+    """
     path = runs_dir / run_id
     try:
         path.mkdir(parents=True)
     except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
         raise UsageError(f"cannot make the run directory {path}: {error.strerror}",
                          "give a directory that can be written: --runs-dir DIR") from error
     return RunDirectory(path, run_id)

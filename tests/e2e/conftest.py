@@ -13,6 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 
+from ninfer_lifecycle.hosts.ownership import Fate, fate_of, here
 from ninfer_lifecycle.profiles.schema import ModelSection
 from ninfer_lifecycle.qualify.models import ModelOnDisk, ensure_model
 
@@ -85,6 +86,38 @@ def fake_image(
         docker_daemon.images.remove(tag, force=True)
 
 
+@pytest.fixture(scope="session")
+def pretend_image(
+    docker_daemon: docker.DockerClient, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Tag of an image with the fault-injecting engine: a qualification in a container takes seconds on it."""
+    context, tag = tmp_path_factory.mktemp("pretend-image"), "ninfer-pretend:e2e"
+    for file in ("fake_engine_server", "fault_engine", "fault_model"):
+        shutil.copy(FAKE_ENGINE.with_name(f"{file}.py"), context)
+    shutil.copy(REPOSITORY / "tests" / "e2e" / "pretend_engine.py", context)
+    (context / "Dockerfile").write_text(
+        f'FROM {base_image}\nCOPY *.py /engine/\nENTRYPOINT ["python3", "/engine/pretend_engine.py"]\n')
+    docker_daemon.images.build(path=str(context), tag=tag, rm=True, forcerm=True, network_mode="none")
+    yield tag
+    docker_daemon.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def pretend_profile(tmp_path: Path, pretend_image: str) -> Path:
+    """A profile for it: one template, one fork, one restart."""
+    model = tmp_path / "model"
+    model.mkdir()
+    repository, _, tag = pretend_image.rpartition(":")
+    path, digest = tmp_path / "pretend.yaml", "1" * 64
+    path.write_text(
+        f"schemaVersion: 1\nname: pretend\nlane: test\n"
+        f'model: {{source: path, path: {model}, id: pretend, sha256: "{digest}"}}\n'
+        f"image: {{repository: {repository}, tag: {tag}}}\nflags: {{max-context: 131072}}\n"
+        f"host: {{kind: docker, memory: 256m, readySeconds: 60, stopSeconds: 10}}\n"
+        f"probes: {{plan: fanout, sizes: [200], forks: 1}}\n")
+    return path
+
+
 @pytest.fixture
 def no_leftovers(docker_daemon: docker.DockerClient) -> Iterator[None]:
     """Fails the test that leaves a container, volume or network of ours behind."""
@@ -94,9 +127,16 @@ def no_leftovers(docker_daemon: docker.DockerClient) -> Iterator[None]:
 
 
 def _ours(client: docker.DockerClient) -> dict[str, set[str]]:
+    """What there is, but for what a process of somebody else holds: another run on this daemon is no leftover."""
     containers = client.api.containers(all=True, filters={"label": "dev.ninfer.tool=ninfer"})
     return {
-        "containers": {entry["Id"] for entry in containers},
-        "volumes": {volume["Name"] for volume in client.api.volumes().get("Volumes") or ()},
-        "networks": {network["Id"] for network in client.api.networks()},
+        "containers": {entry["Id"] for entry in containers if not _is_of_another(entry["Id"], entry["Labels"])},
+        "volumes": {volume["Name"] for volume in client.api.volumes(
+            filters={"label": "dev.ninfer.tool=ninfer"}).get("Volumes") or ()},
+        "networks": {network["Id"] for network in client.api.networks(filters={"label": "dev.ninfer.tool=ninfer"})},
     }
+
+
+def _is_of_another(handle: str, labels: dict[str, str]) -> bool:
+    fate = fate_of(labels, handle, here())
+    return fate is not Fate.DEAD and labels.get("dev.ninfer.owner-pid") != str(os.getpid())

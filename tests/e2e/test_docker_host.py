@@ -100,13 +100,6 @@ def test_a_wrong_model_is_the_engines_own_message(spec: EngineSpec, fake_image: 
         place.start(replace(spec, image=fake_image("wrong_model"), ready_s=300))
 
 
-def test_an_engine_killed_for_memory_says_so(spec: EngineSpec, fake_image: Build) -> None:
-    small = replace(spec, image=fake_image("runs_out_of_memory"), limits=Limits(memory_bytes=64 * 2**20), ready_s=300)
-    with DockerHost() as place, pytest.raises(EngineEndedError) as caught:
-        place.start(small)
-    assert "killed for memory" in caught.value.message and "host.memory" in caught.value.advice
-
-
 def test_an_engine_never_healthy_ends_at_the_deadline_and_its_log_is_kept(spec: EngineSpec, fake_image: Build) -> None:
     with DockerHost() as place, pytest.raises(NeverReadyError, match="/health answers 503"):
         place.start(replace(spec, image=fake_image("never_healthy"), ready_s=2))
@@ -122,6 +115,22 @@ def test_a_missing_image_is_refused_and_nothing_is_made(spec: EngineSpec) -> Non
     with DockerHost() as place, pytest.raises(HostError, match="no image nowhere:1") as caught:
         place.start(replace(spec, image="nowhere:1"))
     assert "ninfer image build" in caught.value.advice
+
+
+def test_a_build_says_its_lines_and_one_that_fails_its_last_ones(
+    tmp_path: Path, base_image: str, docker_daemon: docker.DockerClient
+) -> None:
+    lines: list[str] = []
+    dockerfile = tmp_path / "Dockerfile"
+    with DockerHost() as place:
+        dockerfile.write_text(f"FROM {base_image}\nLABEL a=b\n")
+        built = place.build_image(tmp_path, "ninfer-built:e2e", {}, lines.append)
+        assert built == docker_daemon.images.get("ninfer-built:e2e").id and any("LABEL a=b" in line for line in lines)
+        docker_daemon.images.remove("ninfer-built:e2e")
+        dockerfile.write_text(f'FROM {base_image}\nRUN ["python3", "-c", "print(6 * 7); raise SystemExit(4)"]\n')
+        with pytest.raises(HostError, match=r"(?s)the build of ninfer-built:e2e failed; its last lines:.*42") as caught:
+            place.build_image(tmp_path, "ninfer-built:e2e", {}, lines.append)
+    assert "fix what it says" in caught.value.advice
 
 
 def test_a_taken_port_is_refused(spec: EngineSpec) -> None:
@@ -146,12 +155,6 @@ def test_no_daemon_is_an_error_in_seconds(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(HostError, match="no Docker daemon answers") as caught:
         DockerHost()
     assert "--host process" in caught.value.advice
-
-
-def test_an_engine_that_ignores_sigterm_is_killed_after_its_grace(spec: EngineSpec, fake_image: Build) -> None:
-    with DockerHost() as place:
-        facts = place.stop(place.start(replace(spec, image=fake_image("ignores_sigterm"))), grace_s=1)
-    assert not facts.running and facts.exit_code == 137 and facts.oom_killed is False
 
 
 def test_a_container_changed_by_someone_else_is_refused(spec: EngineSpec, docker_daemon: docker.DockerClient) -> None:

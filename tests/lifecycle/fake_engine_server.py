@@ -47,7 +47,8 @@ def status_document(options, behaviour):
         "runtime": {"public_model_id": "m", "max_context": 64, "kv_capacity_mode": "auto", "kv_capacity_tokens": 64,
                     "kv_cache": "fp32", "speculative_backend": "none"},
         "scheduler": {"max_concurrency": 1, "max_pending_requests": 1},
-        "cache": {}, "restore": {},
+        "cache": {"host_kv": {"occupied_bytes": 2**30, "capacity_bytes": 2**30}} if behaviour == "holds_much" else {},
+        "restore": {},
     }
 
 

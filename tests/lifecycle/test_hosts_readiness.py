@@ -10,11 +10,13 @@ from ninfer_lifecycle.client import EngineReplyError, EngineUnreachableError, He
 from ninfer_lifecycle.hosts.base import ExpectedIdentity
 from ninfer_lifecycle.hosts.readiness import (
     FOREIGN_GRACE_S,
+    UNREACHABLE_GRACE_S,
     Clock,
     Ended,
     EngineEndedError,
     ForeignServerError,
     NeverReadyError,
+    UnreachableEngineError,
     wait_until_ready,
 )
 
@@ -61,7 +63,7 @@ class FakeProbe:
         return _next(self.statuses)
 
 
-def _next(script: list[T]) -> T:
+def _next(script: list[T | Exception]) -> T:
     entry = script.pop(0) if len(script) > 1 else script[0]
     if isinstance(entry, Exception):
         raise entry
@@ -70,7 +72,7 @@ def _next(script: list[T]) -> T:
 
 def wait(probe: FakeProbe, ended: list[Ended | None] | None = None, ready_s: float = 60.0,
          time: FakeTime | None = None) -> StatusDocument:
-    script = ended or [None]
+    script: list[Ended | Exception | None] = [*(ended or [None])]
     return wait_until_ready(probe, EXPECTED, lambda: _next(script), ready_s, (time or FakeTime()).clock())
 
 
@@ -104,6 +106,20 @@ def test_another_identity_is_refused_after_its_grace_and_not_at_the_deadline(oth
 def test_a_server_that_refuses_our_key_is_another_server() -> None:
     with pytest.raises(ForeignServerError, match="401"):
         wait(FakeProbe(statuses=[EngineReplyError(401, "invalid_api_key", "no")]), ready_s=900)
+
+
+def test_an_engine_that_listens_and_cannot_be_reached_is_told_long_before_the_deadline() -> None:
+    time, probe = FakeTime(), FakeProbe([EngineUnreachableError("connection reset")])
+    with pytest.raises(UnreachableEngineError, match="connection reset"):
+        wait_until_ready(probe, EXPECTED, lambda: None, 900, time.clock(), lambda: True)
+    assert UNREACHABLE_GRACE_S <= time.now_s < UNREACHABLE_GRACE_S + 1
+
+
+def test_an_engine_that_does_not_listen_yet_or_answers_between_is_waited_for() -> None:
+    for probe, listens in ((FakeProbe([EngineUnreachableError("refused")]), False),
+                           (FakeProbe([EngineUnreachableError("reset"), Health(False, 503)] * 3000), True)):
+        with pytest.raises(NeverReadyError):
+            wait_until_ready(probe, EXPECTED, lambda: None, 60, FakeTime().clock(), lambda: listens)  # noqa: B023
 
 
 def test_another_identity_that_gives_way_in_time_is_forgotten() -> None:

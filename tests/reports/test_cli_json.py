@@ -35,6 +35,8 @@ TESTED_ELSEWHERE = {
     **dict.fromkeys((
         "promote", "rollback", "release status", "release history", "release recover", "release stop"),
         "tests/releases/test_release_cli.py runs it on a lane"),
+    "doctor": "tests/lifecycle/test_hosts_doctor.py runs it",
+    "sweep": "tests/lifecycle/test_hosts_ownership.py runs it",
     "fleet verify": "tests/releases/test_fleet.py makes a statement and checks it",
 }
 

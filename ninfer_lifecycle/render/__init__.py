@@ -1,0 +1,1 @@
+"""A profile as files of other orchestrators: Compose, Swarm, systemd. Pure: the same input gives the same bytes."""

@@ -1,0 +1,126 @@
+"""What a deployment file says of a profile, whatever its syntax: image, command line, limits, places. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ninfer_engine.contract.flags import EngineFlags, to_argv
+from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.hosts.container import ENGINE_PORT, KEY_AT, MODEL_AT, STORE_AT
+from ninfer_lifecycle.hosts.mounts import CONTAINER_UID
+from ninfer_lifecycle.profiles.configuration import ProfileLock, configured_flags
+from ninfer_lifecycle.profiles.differences import differences
+from ninfer_lifecycle.profiles.locking import locked_as
+from ninfer_lifecycle.profiles.schema import Profile
+
+PROGRAM = "/opt/ninfer/bin/ninfer-engine"
+LOCK_AT = "/etc/ninfer/profile.lock.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things lie on the machine that will run it. lock_file: None where no lock goes along.
+
+    program: the engine's executable, for a unit without a container. address: what the port is published on.
+    """
+
+    model_dir: str
+    key_file: str = "/etc/ninfer/api.key"
+    lock_file: str | None = None
+    port: int = ENGINE_PORT
+    address: str = "127.0.0.1"
+    program: str = PROGRAM
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Everything that the templates may use. image: by digest where profile or lock has one. gpus: as in a profile.
+
+    argv: what follows the program in a container; unit_argv: the same for a unit of systemd, where credentials and the
+    state directory have other paths.
+    """
+
+    name: str
+    lane: str
+    image: str
+    image_pinned: bool
+    user: str
+    argv: tuple[str, ...]
+    unit_argv: tuple[str, ...]
+    environment: dict[str, str]
+    memory_bytes: int | None
+    milli_cpus: int | None
+    shm_bytes: int | None
+    gpus: tuple[str, ...]
+    ready_seconds: int
+    stop_seconds: int
+    configuration_sha256: str | None
+    lock_sha256: str | None
+    places: Places
+
+    @property
+    def cpus(self) -> str | None:
+        """CPUs as a decimal fraction: 1500 thousandths are 1.5."""
+        if self.milli_cpus is None:
+            return None
+        whole, rest = divmod(self.milli_cpus, 1000)
+        return f"{whole}.{rest:03d}".rstrip("0").rstrip(".")
+
+    @property
+    def all_gpus(self) -> bool:
+        """Whether it takes every GPU that there is."""
+        return self.gpus == ("all",)
+
+    def to_template(self) -> dict[str, Any]:
+        """The names that a template knows."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "places"}
+        return {**fields, "cpus": self.cpus, "all_gpus": self.all_gpus, "places": self.places,
+                "engine_port": ENGINE_PORT, "model_at": MODEL_AT, "store_at": STORE_AT, "key_at": KEY_AT,
+                "lock_at": LOCK_AT}
+
+
+def deployment_of(profile: Profile, places: Places, lock: ProfileLock | None = None) -> Deployment:
+    """Settle what the files say. With a lock, image, model and configuration are pinned to it.
+
+    Raises UsageError when the lock is not of this profile: rendering one thing under another's identity.
+    """
+    if lock is not None:
+        _refuse_other(profile, lock)
+    model_sha256 = lock.configuration.model_sha256 if lock else profile.model.sha256
+    configuration = lock.configuration_sha256 if lock else None
+    digest = profile.image.digest
+    image = profile.image.reference
+    if digest is None and lock is not None and lock.configuration.image is not None:
+        image = lock.configuration.image
+    flags = configured_flags(profile, model_sha256) if model_sha256 else profile.flags.model_copy(
+        update={"model_id": configured_flags(profile, "0" * 64).model_id})
+    gpus = {"none": (), "all": ("all",)}.get(profile.host.gpus) if isinstance(profile.host.gpus, str) \
+        else profile.host.gpus
+    return Deployment(
+        name=profile.name, lane=profile.lane, image=image, image_pinned=image.startswith("sha256:") or "@" in image,
+        user=f"{CONTAINER_UID}:{CONTAINER_UID}",
+        argv=_argv(flags, configuration, host="0.0.0.0", port=ENGINE_PORT,  # noqa: S104 - in a network of its own
+                   model=MODEL_AT, key=KEY_AT, store=STORE_AT),
+        unit_argv=_argv(flags, configuration, host=places.address, port=places.port, model=places.model_dir,
+                        key="%d/ninfer-key", store=f"%S/ninfer-{profile.name}/store"),
+        environment={"HOME": "/tmp", "PYTHONUNBUFFERED": "1",  # noqa: S108 - the only writable path without a store
+                     **({"OMP_NUM_THREADS": str(max(1, profile.host.cpus // 1000))} if profile.host.cpus else {})},
+        memory_bytes=profile.host.memory, milli_cpus=profile.host.cpus, shm_bytes=profile.host.shm, gpus=gpus or (),
+        ready_seconds=profile.host.ready_seconds, stop_seconds=profile.host.stop_seconds,
+        configuration_sha256=configuration, lock_sha256=lock.sha256 if lock else None, places=places)
+
+
+def _argv(flags: EngineFlags, configuration: str | None, *, host: str, port: int, model: str, key: str, store: str
+          ) -> tuple[str, ...]:
+    placed = EngineFlags.model_validate({
+        **flags.model_dump(), "host": host, "port": port, "model": model, "api_key_file": key,
+        "session_checkpoint_dir": store, "config_sha256": configuration})
+    return ("serve", *to_argv(placed))
+
+
+def _refuse_other(profile: Profile, lock: ProfileLock) -> None:
+    lines = differences(lock.model_dump(mode="json"), locked_as(profile, lock).model_dump(mode="json"))
+    # The digests of parts differ too; what differs inside them says more.
+    shown = [line for line in lines if not line.partition(":")[0].endswith("sha256")] or lines
+    if shown:
+        raise UsageError(f"the lock is not of profile {profile.name}: {shown[0]}", "make it anew: ninfer profile lock")

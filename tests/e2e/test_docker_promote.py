@@ -1,0 +1,196 @@
+"""Promotion in real containers: killed and interrupted at every step with pretended engines, once with the real one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import docker
+import pytest
+from receipt_cases import honest_evidence, receipt, signer
+from release_world import Caller, World
+
+from ninfer_lifecycle.commands.options import now
+from ninfer_lifecycle.gates.thresholds import QualificationPolicy
+from ninfer_lifecycle.hosts.choice import open_host
+from ninfer_lifecycle.hosts.signals import Terminated, sigterm_raises
+from ninfer_lifecycle.probes.plans import make_plan
+from ninfer_lifecycle.profiles.loader import load_profile
+from ninfer_lifecycle.profiles.locking import lock_profile
+from ninfer_lifecycle.qualify.models import ModelOnDisk
+from ninfer_lifecycle.receipts.store import ReceiptStore
+from ninfer_lifecycle.releases.records import Outcome, Stage, Strategy
+from ninfer_lifecycle.releases.state import ReleaseFile
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800), pytest.mark.usefixtures("no_leftovers")]
+REPOSITORY = Path(__file__).parents[2]
+TAG = "ninfer-fake:lane"
+
+
+@pytest.fixture(scope="module")
+def pretended(docker_daemon: docker.DockerClient, base_image: str, tmp_path_factory: pytest.TempPathFactory
+              ) -> Iterator[str]:
+    """An image whose engine is pretended and speaks the whole contract."""
+    context = tmp_path_factory.mktemp("lane-image")
+    for name in ("releases/lane_engine.py", "lifecycle/fault_engine.py", "lifecycle/fault_model.py"):
+        (context / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / "tests" / name, context / name)
+    (context / "Dockerfile").write_text(
+        f'FROM {base_image}\nCOPY releases /t/releases\nCOPY lifecycle /t/lifecycle\n'
+        'ENTRYPOINT ["python3", "/t/releases/lane_engine.py"]\n')
+    docker_daemon.images.build(path=str(context), tag=TAG, rm=True, forcerm=True, network_mode="none")
+    yield TAG
+    docker_daemon.images.remove(TAG, force=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path, pretended: str) -> Iterator[World]:
+    made = World(tmp_path, "docker", pretended)
+    yield made
+    made.close()
+
+
+def promote(world: World, name: str, strategy: Strategy) -> None:
+    world.promote(world.wanted(name, "pretend" if name == "one" else "other", strategy))
+
+
+def other_than_live(world: World) -> tuple[str, str]:
+    live = world.lane().live
+    assert live is not None
+    return live.profile, "two" if live.profile == "one" else "one"
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_containers_killed_at_any_step_are_mended_by_a_rerun(world: World, strategy: Strategy) -> None:
+    promote(world, "one", strategy)
+    world.steps = []
+    promote(world, "two", strategy)
+    steps = list(world.steps)
+    with Caller(world) as caller:
+        for index, step in enumerate(steps):
+            live, other = other_than_live(world)
+            status = world.killed(lambda other=other: promote(world, other, strategy), index)
+            assert os.WIFSIGNALED(status), f"{step}: {status}"
+            world.recover()
+            assert world.live_name() == (other if index >= steps.index("switched") else live), step
+            assert len(world.engines()) == 1, step
+    if strategy is Strategy.BESIDE:
+        assert caller.failures == []
+    world.rollback(strategy)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_at_any_step_leaves_a_clean_host_and_a_record(world: World, number: signal.Signals) -> None:
+    promote(world, "one", Strategy.BESIDE)
+    world.steps = []
+    promote(world, "two", Strategy.BESIDE)
+    steps = list(world.steps)
+
+    def interrupted(name: str) -> None:
+        try:
+            with sigterm_raises():
+                promote(world, name, Strategy.BESIDE)
+        except (KeyboardInterrupt, Terminated):
+            os._exit(42)
+
+    for index, step in enumerate(steps):
+        live, other = other_than_live(world)
+        status = world.killed(lambda other=other: interrupted(other), index, number)
+        assert os.WEXITSTATUS(status) == 42, f"{step}: {status}"
+        assert (world.lane().change, len(world.engines())) == (None, 1), step
+        done = index >= steps.index("retiring")
+        assert world.live_name() == (other if done else live), step
+        if steps.index("intended") <= index < steps.index("retiring"):
+            assert world.lane().history[-1].outcome is Outcome.INTERRUPTED, step
+
+
+def test_containers_that_someone_removed_are_made_anew(world: World, docker_daemon: docker.DockerClient) -> None:
+    promote(world, "one", Strategy.BESIDE)
+    promote(world, "two", Strategy.BESIDE)
+    for state in ("exited", "running"):
+        for container in docker_daemon.containers.list(
+                all=True, filters={"label": "dev.ninfer.lane=front", "status": state}):
+            container.remove(force=True)
+        if state == "exited":
+            world.rollback()
+            assert world.live_name() == "one"
+        else:
+            world.recover()
+            assert (world.live_name(), len(world.engines())) == ("one", 1)
+
+
+def test_the_real_engine_is_promoted_killed_mended_and_rolled_back(
+    engine_image: str, tiny_model: ModelOnDisk, tmp_path: Path, docker_daemon: docker.DockerClient,
+) -> None:
+    bench = Bench(tmp_path, engine_image, tiny_model)
+    first = bench.ninfer(*bench.promoting("one", 8192))
+    assert first.returncode == 0, first.stderr
+    files = ReleaseFile(tmp_path / "state")
+    killed = subprocess.Popen(bench.argv(*bench.promoting("two", 4096)))
+    while True:
+        change = files.lane("front").change
+        if change is not None and change.stage is Stage.QUALIFYING:
+            break
+        assert killed.poll() is None, "it ended before it could be killed"
+    killed.kill()
+    killed.wait()
+    assert bench.ninfer("release", "status").returncode == 0, "the incumbent serves all the while"
+    second = bench.ninfer(*bench.promoting("two", 4096))
+    assert second.returncode == 0, second.stderr
+    assert files.lane("front").history[-2].outcome is Outcome.CRASHED
+    containers = docker_daemon.api.containers(all=True, filters={"label": "dev.ninfer.lane=front"})
+    assert sorted(item["State"] for item in containers) == ["exited", "running"]
+    swept = bench.ninfer("sweep")
+    assert swept.returncode == 0, swept.stderr
+    back = bench.ninfer("rollback", "front")
+    assert back.returncode == 0, back.stderr
+    live = files.lane("front").live
+    assert live is not None and live.profile == "one"
+    assert bench.ninfer("release", "stop", "front").returncode == 0
+
+
+class Bench:
+    """The command line on the real engine's image, with receipts by a key of the tests."""
+
+    def __init__(self, root: Path, image: str, model: ModelOnDisk) -> None:
+        self.root, self.image, self.model = root, image, model
+        (root / "key.pub").write_bytes(signer(1).public_key.pem())
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "ninfer_lifecycle.cli", *words]
+
+    def ninfer(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(self.argv(*words), capture_output=True, text=True, timeout=600, check=False,
+                              env={**os.environ, "NINFER_STATE_DIR": str(self.root / "state")})
+
+    def promoting(self, name: str, context: int) -> tuple[str, ...]:
+        """The words of a promotion; the receipt is made anew, of the lock that will run."""
+        repository, _, tag = self.image.rpartition(":")
+        path = self.root / f"{name}.yaml"
+        path.write_text(f"""
+schemaVersion: 1
+name: {name}
+lane: front
+model: {{source: tiny, id: ninfer-tiny}}
+image: {{repository: {repository}, tag: {tag}}}
+flags: {{device: cpu, dtype: fp32, max-context: {context}, kv-capacity: 32768, host-kv-mib: 64,
+        session-checkpoint-quota-mib: 1024, session-checkpoint-min-tokens: 4096}}
+host: {{kind: docker, memory: 2g, readySeconds: 180, stopSeconds: 60}}
+probes: {{plan: fanout, sizes: [256], forks: 2}}
+""")
+        profile = load_profile(str(path)).profile
+        with open_host("docker") as host:
+            lock = lock_profile(profile, self.model.sha256, host.image_id(self.image))
+        plan = make_plan(profile.probes, "0" * 32).summary
+        made = receipt(honest_evidence(plan), profile=name, lane="front", lock=lock.canonical(),
+                       policy=QualificationPolicy(plan=plan, thresholds=profile.gates),
+                       started_on=now() - timedelta(hours=2), finished_on=now() - timedelta(hours=1),
+                       valid_until=now() + timedelta(days=1))
+        folder = self.root / "receipts" / f"{len(list(self.root.glob('receipts/*')))}"
+        return ("promote", str(path), "--receipt", str(ReceiptStore(folder).write(made)), "--trust",
+                str(self.root / "key.pub"), "--models-dir", str(self.model.path.parent), "--strategy", "beside",
+                "--state-dir", str(self.root / "state"))
