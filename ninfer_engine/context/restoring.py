@@ -7,6 +7,7 @@ from ninfer_engine.context.errors import LineageError, StalePlanError
 from ninfer_engine.context.inventory import Inventory
 from ninfer_engine.context.room import Room, make_room
 from ninfer_engine.context.roommoves import room_moves
+from ninfer_engine.context.tokens import TokenString
 from ninfer_engine.context.tree import Checkpoint, Node, Tombstone
 from ninfer_engine.context.types import (
     PAGE_TOKENS,
@@ -209,13 +210,20 @@ def _losses(inventory: Inventory, records: tuple[CheckpointRecord, ...], now: fl
                 for other in deepest_first
                 if other.frontier < record.frontier
                 and other.salt == record.salt
-                and record.tokens.common(0, other.tokens) == other.frontier
+                and _begins(record.tokens, other.tokens)
             ),
             0,
         )
         gain = inventory.value.potential(record.frontier) - inventory.value.potential(above)
         losses.append(inventory.scale.stored(record.weight) * gain)
     return losses
+
+
+def _begins(tokens: TokenString, prefix: TokenString) -> bool:
+    """Whether `tokens` begin with `prefix`. Siblings differ near their ends, so those are looked at first."""
+    last = max(0, len(prefix) - PAGE_TOKENS)
+    end = prefix.part(last, len(prefix))
+    return tokens.common(last, end) == len(end) and tokens.common(0, prefix) == len(prefix)
 
 
 def _cheap(inventory: Inventory, records: tuple[CheckpointRecord, ...]) -> list[Checkpoint]:

@@ -61,13 +61,17 @@ class TokenArray:
         """Four little-endian bytes a token."""
         return self._bytes
 
-    def tolist(self) -> list[int]:
-        """The token ids."""
+    def to_array(self) -> "array[int]":
+        """The token ids, four bytes each."""
         values = array("I")
         values.frombytes(self._bytes)
         if sys.byteorder == "big":
             values.byteswap()
-        return values.tolist()
+        return values
+
+    def tolist(self) -> list[int]:
+        """The token ids."""
+        return self.to_array().tolist()
 
     def __len__(self) -> int:
         return len(self._bytes) // _WIDTH

@@ -34,8 +34,7 @@ class StoredLineage:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponses:
-    """The stored responses of a session, and its small objects by their names. Making responses takes longer than
-    reading them, so it is left for later."""
+    """The stored responses of a session, and its small objects by their names."""
 
     records: Sequence[stored.ResponseRecord]
     objects: Mapping[bytes, bytearray]
@@ -50,15 +49,8 @@ class StoredResponses:
 
     def responses(self) -> list[StoredResponse]:
         """The responses, in the order of the manifest."""
-        known: dict[tuple[bytes, ...], tuple[int, ...]] = {(): ()}
-        found = []
-        for item in self.records:
-            shared, last = item.tokens[:-1], item.tokens[-1:]  # siblings share all runs but the last
-            if shared not in known:
-                known[shared] = tuple(_joined(shared, self.objects).tolist())
-            tokens = known[shared] + tuple(_joined(last, self.objects).tolist())
-            found.append(StoredResponse(tokens=tokens, **self.documents[item.response_id]))
-        return found
+        return [StoredResponse(tokens=_joined(item.tokens, self.objects).to_array(),
+                               **self.documents[item.response_id]) for item in self.records]
 
 
 def lineage_of(manifest: stored.SessionManifest, responses: StoredResponses) -> StoredLineage:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ class StoredResponse:
     response_id: str
     session: str | None
     parent_id: str | None
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     prompt_tokens: int
     body: dict[str, Any]
     input_items: tuple[dict[str, Any], ...]

@@ -1,5 +1,6 @@
 """POST /v1/responses and /v1/responses/input_tokens."""
 
+from array import array
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -173,7 +174,7 @@ def _finish(ctx: Context, job: _Job, finished: Finished) -> list[Event]:
         response_id=str(generation.response_id),
         session=generation.session,
         parent_id=generation.parent_response_id,
-        tokens=(*prompt.tokens, *said),
+        tokens=array("I", (*prompt.tokens, *said)),
         prompt_tokens=len(prompt.tokens),
         body=job.builder.response,
         input_items=stored_form(job.items),

@@ -12,7 +12,7 @@ SID = {"x-ninfer-session": SESSION}
 def tokens_of(served: Served, response_id: str, session: str | None = None) -> tuple[int, ...]:
     record = served.engine.responses.get(response_id, session)
     assert record is not None
-    return record.tokens
+    return tuple(record.tokens)
 
 
 def test_a_reply_has_the_shape_that_probes_rely_on(served: Served) -> None:
