@@ -25,6 +25,7 @@ from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.filling import Filling
 from ninfer_engine.runtime.lineages import StoredLineage, lineage_of, read_responses
 from ninfer_engine.runtime.loop import EngineLoop
+from ninfer_engine.runtime.manifests import PPM
 from ninfer_engine.runtime.opened import OpenedStore
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
 
@@ -119,7 +120,7 @@ class Restorer:
     def _choose(self, manifest: SessionManifest) -> Choice:
         self.measure(manifest)
         restore = self.restore_ns(self.page_bytes(manifest))
-        recompute = self._driver.brain.costs.prefill_ns(0, manifest.frontier_tokens)
+        recompute = round(self._driver.brain.costs.prefill_ns(0, manifest.frontier_tokens) * expected_uses(manifest))
         return Choice(restore < recompute, restore, recompute)
 
     def page_bytes(self, manifest: SessionManifest) -> int:
@@ -200,6 +201,11 @@ class Restorer:
         self._report(Restore.model_validate({
             "state": state, "bytes_done": done, "bytes_total": total, "read_backend": _BACKEND, "decision": decision,
             "predicted_restore_ns": choice.restore_ns, "predicted_recompute_ns": choice.recompute_ns}))
+
+
+def expected_uses(manifest: SessionManifest) -> float:
+    """How often the session is expected to be resumed: its siblings would each compute what was not brought back."""
+    return max([1.0, *(record.weight_ppm / PPM for record in manifest.checkpoints)])
 
 
 def _objects_of(manifest: SessionManifest) -> tuple[list[bytes], list[bytes]]:
