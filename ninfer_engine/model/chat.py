@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ninfer_engine.model.config import read_json
@@ -22,22 +24,36 @@ _SENTINEL = "\ue000reply\ue001"
 class ChatTemplate:
     """A compiled chat template. Pure but for `strftime_now`, which templates may call to write today's date."""
 
-    def __init__(self, source: str, eos_texts: frozenset[str] = frozenset()) -> None:
-        """Compile `source`. eos_texts: texts of end-of-turn tokens. Raises ModelError on a syntax error."""
-        self._eos_texts = eos_texts
+    def __init__(
+        self,
+        source: str,
+        eos_texts: frozenset[str] = frozenset(),
+        tokens: Mapping[str, str] = MappingProxyType({}),
+        tool_source: str | None = None,
+    ) -> None:
+        """Compile `source`. eos_texts: texts of end-of-turn tokens. tokens: what templates call special tokens by
+        (bos_token, eos_token, ...) -> text. tool_source: the template for requests with tools, if they have their own.
+        Raises ModelError on a syntax error."""
+        self._eos_texts, self._tokens = eos_texts, dict(tokens)
         self._template = _compile(source)
+        self._with_tools = self._template if tool_source is None else _compile(tool_source)
 
     @classmethod
     def read(cls, directory: Path, eos_texts: frozenset[str]) -> "ChatTemplate":
         """Read chat_template.jinja, or else the template in tokenizer_config.json. Raises ModelError."""
+        config = directory / "tokenizer_config.json"
+        document = read_json(config) if config.is_file() else {}
+        tokens = _special_texts(document)
         path = directory / "chat_template.jinja"
         if path.is_file():
-            return cls(path.read_text(encoding="utf-8"), eos_texts)
-        config = directory / "tokenizer_config.json"
-        source = read_json(config).get("chat_template") if config.is_file() else None
+            return cls(path.read_text(encoding="utf-8"), eos_texts, tokens)
+        source = document.get("chat_template")
+        if isinstance(source, list):
+            named = _named_templates(source)
+            return cls(named.get("default", ""), eos_texts, tokens, named.get("tool_use"))
         if not isinstance(source, str):
             raise ModelError(f"{directory} has no chat template", "add chat_template.jinja to the model directory")
-        return cls(source, eos_texts)
+        return cls(source, eos_texts, tokens)
 
     def render(
         self,
@@ -51,14 +67,16 @@ class ChatTemplate:
         kwargs are handed to the template as variables (such as enable_thinking).
         """
         variables = {
+            **self._tokens,
+            "documents": None,
             **kwargs,
             "messages": list(messages),
             "tools": list(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._template.render(variables)
-        except (TemplateError, TypeError, ValueError) as error:
+            return (self._with_tools if tools else self._template).render(variables)
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise ChatTemplateError(f"the chat template cannot render these messages: {error}") from None
 
     def continuation(
@@ -91,8 +109,37 @@ class ChatTemplate:
         return delta
 
 
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks a reply for training; in rendering it is its content."""
+
+    tags = frozenset({"generation"})  # type: ignore[assignment]  # jinja2 declares a mutable set
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The statements inside, in a scope of their own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return [nodes.Scope(body).set_lineno(line)]
+
+
+def _special_texts(document: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by their name in tokenizer_config.json: plain texts, or objects with the text as `content`."""
+    texts = {name: value.get("content") if isinstance(value, dict) else value
+             for name, value in document.items() if name.endswith("_token") and not name.startswith("add_")}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _named_templates(listed: Sequence[Any]) -> dict[str, str]:
+    """name -> source, from the list form of chat_template. Raises ModelError without a template named default."""
+    named = {item.get("name"): item.get("template") for item in listed if isinstance(item, dict)}
+    if not isinstance(named.get("default"), str):
+        raise ModelError("tokenizer_config.json lists chat templates, but none is named default",
+                         "add chat_template.jinja to the model directory")
+    return {str(name): source for name, source in named.items() if isinstance(source, str)}
+
+
 def _compile(source: str) -> Template:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    extensions: list[type[Extension]] = [loopcontrols, _GenerationBlock]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

@@ -1,4 +1,4 @@
-"""A Hugging Face config.json as a typed, checked description of a decoder."""
+"""What a decoder is built from, as values, and the JSON files of a model directory."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ninfer_engine.kernels.cache_layout import CacheShapes
+from ninfer_engine.model.architectures import Architecture
 from ninfer_engine.model.errors import ModelError
-
-ARCHITECTURES = {"qwen3_5_text": "Qwen3_5ForCausalLM"}
-"""model_type -> the architecture whose tensors the loader knows."""
+from ninfer_engine.model.rope import Rope
 
 
 class LayerKind(StrEnum):
@@ -48,10 +47,36 @@ class LinearShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """A mixture of experts. top: experts a token goes to. width, shared_width: inner sizes of a routed expert and of
+    the shared one. normalised: the chosen experts' weights are made to add up to one."""
+
+    count: int
+    top: int
+    width: int
+    shared_width: int
+    normalised: bool
+
+
+_MARKER = {"linear_layers": 1, "value_heads": 1, "key_dim": 64, "value_dim": 128, "conv_channels": 4096,
+           "conv_width": 3}
+"""What a model without linear layers has for a state image: 64 KiB that no layer reads or writes.
+
+Frontiers, slots and checkpoints stay what they are for hybrid models, and pools of images have tensors to lie in. Not
+smaller, because the engine measures what moving a byte costs by moving an image.
+"""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the decoder is built from. rotary_dim: entries of a head that are rotated, an even number."""
+    """What the decoder is built from.
+
+    intermediate_size: inner size of a dense feed-forward; used by layers that are not in `expert_layers`. linear: None
+    for a model with full attention only. tensor_prefix: of the tensors of the text decoder in the checkpoint.
+    """
 
     model_type: str
+    architecture: Architecture
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -59,13 +84,15 @@ class ModelConfig:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dim: int
-    rope_theta: float
-    linear: LinearShape
+    rope: Rope
+    linear: LinearShape | None
+    experts: ExpertShape | None
+    expert_layers: frozenset[int]
     rms_eps: float
     tied_embeddings: bool
     max_positions: int
     eos_token_ids: frozenset[int]
+    tensor_prefix: str = "model."
 
     @property
     def full_layers(self) -> int:
@@ -80,23 +107,19 @@ class ModelConfig:
     @property
     def cache_shapes(self) -> CacheShapes:
         """What one KV page and one state image of this model hold."""
+        full = {"full_layers": self.full_layers, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        shape = self.linear
+        if shape is None:
+            return CacheShapes(**full, **_MARKER)
         return CacheShapes(
-            full_layers=self.full_layers,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
+            **full,
             linear_layers=self.linear_layers,
-            value_heads=self.linear.value_heads,
-            key_dim=self.linear.key_dim,
-            value_dim=self.linear.value_dim,
-            conv_channels=self.linear.conv_channels,
-            conv_width=self.linear.conv_width,
+            value_heads=shape.value_heads,
+            key_dim=shape.key_dim,
+            value_dim=shape.value_dim,
+            conv_channels=shape.conv_channels,
+            conv_width=shape.conv_width,
         )
-
-
-def read_config(directory: Path) -> ModelConfig:
-    """Read and check `directory`/config.json. Raises ModelError that names the field."""
-    document = read_json(directory / "config.json")
-    return parse_config(document, read_eos(directory, document))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -115,11 +138,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_eos(directory: Path, config: Mapping[str, Any]) -> frozenset[int]:
-    """End-of-text token ids: those of generation_config.json, or else of config.json."""
+    """End-of-text token ids: those of generation_config.json, or else of config.json, or of its text part."""
     generation = directory / "generation_config.json"
     value = read_json(generation).get("eos_token_id") if generation.exists() else None
     if value is None:
         value = config.get("eos_token_id")
+    if value is None and isinstance(text := config.get("text_config"), dict):
+        value = text.get("eos_token_id")
     match value:
         case None:
             return frozenset()
@@ -129,106 +154,3 @@ def read_eos(directory: Path, config: Mapping[str, Any]) -> frozenset[int]:
             return frozenset(value)
         case _:
             raise ModelError(f"eos_token_id must be a token id or a list of token ids, not {value!r}")
-
-
-def parse_config(document: Mapping[str, Any], eos: frozenset[int] = frozenset()) -> ModelConfig:
-    """A typed configuration from a config.json document. Raises ModelError that names the field."""
-    model_type = document.get("model_type")
-    if model_type not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelError(f"model_type {model_type!r} is not supported", f"supported: {known}")
-    field = _Fields(document)
-    _require_plain_features(document)
-    heads, kv_heads = field.size("num_attention_heads"), field.size("num_key_value_heads")
-    head_dim = field.size("head_dim")
-    linear = LinearShape(
-        key_heads=field.size("linear_num_key_heads"),
-        value_heads=field.size("linear_num_value_heads"),
-        key_dim=field.size("linear_key_head_dim"),
-        value_dim=field.size("linear_value_head_dim"),
-        conv_width=field.size("linear_conv_kernel_dim", least=2),
-    )
-    _require_multiple("num_attention_heads", heads, "num_key_value_heads", kv_heads)
-    _require_multiple("linear_num_value_heads", linear.value_heads, "linear_num_key_heads", linear.key_heads)
-    rope = field.rope()
-    return ModelConfig(
-        model_type=model_type,
-        vocab_size=field.size("vocab_size"),
-        hidden_size=field.size("hidden_size"),
-        intermediate_size=field.size("intermediate_size"),
-        layers=field.layers(),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        rotary_dim=_rotary_dim(rope, head_dim),
-        rope_theta=rope.number("rope_theta"),
-        linear=linear,
-        rms_eps=field.number("rms_norm_eps"),
-        tied_embeddings=bool(document.get("tie_word_embeddings", False)),
-        max_positions=field.size("max_position_embeddings"),
-        eos_token_ids=eos,
-    )
-
-
-class _Fields:
-    """Reads fields of config.json and names the one that is wrong."""
-
-    def __init__(self, document: Mapping[str, Any], prefix: str = "") -> None:
-        self._document = document
-        self._prefix = prefix
-
-    def size(self, name: str, least: int = 1) -> int:
-        value = self._document.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self._wrong(name, f"an integer of at least {least}")
-        return value
-
-    def number(self, name: str) -> float:
-        value = self._document.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise self._wrong(name, "a positive number")
-        return float(value)
-
-    def rope(self) -> "_Fields":
-        rope = self._document.get("rope_parameters")
-        if not isinstance(rope, dict):
-            raise self._wrong("rope_parameters", "an object with rope_theta and partial_rotary_factor")
-        if rope.get("rope_type", "default") != "default":
-            raise self._wrong("rope_parameters.rope_type", "'default'")
-        return _Fields(rope, "rope_parameters.")
-
-    def layers(self) -> tuple[LayerKind, ...]:
-        count = self.size("num_hidden_layers")
-        kinds = self._document.get("layer_types")
-        known = [kind.value for kind in LayerKind]
-        if not isinstance(kinds, list) or len(kinds) != count or any(kind not in known for kind in kinds):
-            raise self._wrong("layer_types", f"a list of {count} entries out of {', '.join(known)}")
-        return tuple(LayerKind(kind) for kind in kinds)
-
-    def _wrong(self, name: str, wanted: str) -> ModelError:
-        found = repr(self._document[name]) if name in self._document else "missing"
-        return ModelError(f"config.json: {self._prefix}{name} must be {wanted}, but is {found}")
-
-
-def _rotary_dim(rope: _Fields, head_dim: int) -> int:
-    factor = rope.number("partial_rotary_factor")
-    dim = int(head_dim * factor)
-    if factor > 1 or dim < 2 or dim % 2:
-        raise ModelError(
-            f"config.json: rope_parameters.partial_rotary_factor {factor} of head_dim {head_dim} gives {dim} rotated "
-            "entries; the number must be even and between 2 and head_dim"
-        )
-    return dim
-
-
-def _require_plain_features(document: Mapping[str, Any]) -> None:
-    """Refuse options that would change the result and that the decoder does not implement."""
-    for name, wanted in (("hidden_act", "silu"), ("attention_bias", False)):
-        found = document.get(name, wanted)
-        if found != wanted:
-            raise ModelError(f"config.json: {name} must be {wanted!r}, but is {found!r}")
-
-
-def _require_multiple(name: str, value: int, of_name: str, of: int) -> None:
-    if value % of:
-        raise ModelError(f"config.json: {name} ({value}) must be a multiple of {of_name} ({of})")

@@ -39,15 +39,23 @@ class Tokenizer:
         if not path.is_file():
             raise ModelError(f"tokenizer.json is missing in {directory}", "fetch it with the weights")
         try:
-            hf = HfTokenizer.from_file(str(path))
             document = json.loads(path.read_text(encoding="utf-8"))
-        except Exception as error:  # noqa: BLE001  # the library raises plain Exception for any damage
+        except (OSError, ValueError) as error:
             raise ModelError(f"{path} cannot be read: {error}", "fetch the file again") from None
+        return cls.of_document(document, eos_token_ids, "tokenizer.json")
+
+    @classmethod
+    def of_document(cls, document: Any, eos_token_ids: frozenset[int], where: str) -> "Tokenizer":
+        """From a tokenizer.json document; `where` is what errors call it. Raises ModelError as `read` does."""
+        try:
+            hf = HfTokenizer.from_str(json.dumps(document))
+        except Exception as error:  # noqa: BLE001  # the library raises plain Exception for any damage
+            raise ModelError(f"{where} cannot be read: {error}", "fetch the file again") from None
         if not _is_byte_level(document.get("decoder")):
-            raise ModelError("tokenizer.json is not byte-level", "only byte-level tokenizers are supported")
+            raise ModelError(f"{where} is not byte-level", "only byte-level tokenizers are supported")
         unknown = sorted(index for index in eos_token_ids if hf.id_to_token(index) is None)
         if unknown:
-            raise ModelError(f"eos_token_id {unknown[0]} is not a token of tokenizer.json")
+            raise ModelError(f"eos_token_id {unknown[0]} is not a token of {where}")
         return cls(hf, eos_token_ids)
 
     @property

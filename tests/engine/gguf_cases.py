@@ -2,7 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +227,24 @@ def _tokenizer(directory: Path) -> dict[str, Any]:
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": (directory / "chat_template.jinja").read_text(),
     }
+
+
+@contextmanager
+def llama_cpp(path: Path) -> Iterator[Callable[[dict[str, Any]], dict[str, Any]]]:
+    """llama.cpp on a file: a function that asks it."""
+    with subprocess.Popen([sys.executable, str(Path(__file__).parent / "llama_cpp_oracle.py"), str(path)], text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        source, answers = process.stdin, process.stdout
+
+        def ask(question: dict[str, Any]) -> dict[str, Any]:
+            source.write(json.dumps(question) + "\n")
+            source.flush()
+            line = answers.readline()
+            assert line, "llama.cpp refused the file"
+            found: dict[str, Any] = json.loads(line)
+            return found
+
+        yield ask
+        source.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ninfer_engine.model.config import parse_config as engine_config
+from ninfer_engine.model.parse_config import parse_config as engine_config
 from ninfer_engine.model.tiny import config_document
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.simulate.shapes import HYBRID_27B, KV_BYTES, TINY, parse_config, shapes_of
