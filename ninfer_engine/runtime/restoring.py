@@ -111,7 +111,7 @@ class Restorer:
         if self._ns_per_byte is not None:
             return
         pages, images = _objects_of(manifest)
-        sample = [*pages[:_SAMPLE_BYTES // self._driver.pages.page_bytes], *images][:max(1, len(pages))]
+        sample = [*pages[:max(1, _SAMPLE_BYTES // self._driver.pages.page_bytes)], *images][:max(1, len(pages))]
         started = time.perf_counter_ns()
         done = sum(map(len, self._store.read_all(sample).values()))
         if done:
