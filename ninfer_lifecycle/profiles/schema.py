@@ -111,8 +111,8 @@ class ProbeSection(Section):
     forks: stored siblings of each base, before and after each restart. forkInputTokens: what a fork adds to its
     template's tokens; the *Output* keys are reply lengths. repeats: rounds over all sizes in one process.
 
-    parts: what runs beside the plan's own, so that a profile composes a plan of its own. planVersion: 1 or 2 claims what
-    that version of the plans did. baseline: another profile to compare throughput with, side by side on the same
+    parts: what runs beside the plan's own, so that a profile composes a plan of its own. planVersion: 1 or 2 claims
+    what that version of the plans did. baseline: another profile to compare throughput with, side by side on the same
     host; maxBaselineRatioPpm: how much longer this one may take. topLogprobs: compare so many at each token.
     soakSeconds: how long a soak lasts. budgetTokens, budgetSeconds: to be spent on narrowing gates.maxMissBoundPpm.
     """

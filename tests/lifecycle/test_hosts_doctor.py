@@ -26,7 +26,7 @@ from ninfer_lifecycle.profiles.schema import Profile
 from ninfer_lifecycle.qualify.models import ensure_model
 from ninfer_lifecycle.simulate.shapes import HYBRID_27B
 
-NOW = datetime(2026, 12, 1, tzinfo=UTC).timestamp() + 10**6
+NOW = datetime(2026, 12, 2, tzinfo=UTC).timestamp() + 10**6
 GIB = 2**30
 HEALTHY = Machine(free_disk=lambda _: 10**12, can_write=lambda _: True, available_memory=lambda: 10**12,
                   gpus=lambda: (Gpu("GPU-1", 80 * GIB), Gpu("GPU-2", 24 * GIB)), port_is_free=lambda _: True,

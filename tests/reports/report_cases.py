@@ -40,7 +40,7 @@ def real() -> VerifiedReceipt:
     found = read_receipt(REAL)
     trust = trust_keys(Role.QUALIFIER, load_public_key(REAL_KEY))
     return verify(found.raw, found.files, Expectations(
-        trust=trust, now=datetime(2026, 12, 1, tzinfo=UTC), lock=found.own_lock(), results=ANY, allow_expired=True)
+        trust=trust, now=datetime(2026, 12, 2, tzinfo=UTC), lock=found.own_lock(), results=ANY, allow_expired=True)
     ).require()
 
 

@@ -24,7 +24,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for name, make in RECEIPTS.items():
         facts = facts_of(make())
-        now = datetime(2026, 12, 1, tzinfo=UTC) if name == "passing" else cases.NOW
+        now = datetime(2026, 12, 2, tzinfo=UTC) if name == "passing" else cases.NOW
         made[name] = folder / f"{name}.html"
         made[name].write_text(render(facts, now=now, receipt_name=f"{name}.intoto.json"),
                               encoding="utf-8")
