@@ -5,6 +5,9 @@ from typing import Any
 
 from ninfer_engine.model.errors import ModelError
 
+MOST = 2**27
+"""No size of a model is larger. A damaged file can say four thousand million layers, and must not be believed."""
+
 
 class Fields:
     """The fields of one JSON object; `prefix` is how its place is named in errors."""
@@ -13,12 +16,14 @@ class Fields:
         self.document = document
         self.prefix = prefix
 
-    def size(self, name: str, least: int = 1, default: int | None = None) -> int:
-        """An integer of at least `least`; absent or null gives the default where there is one. Raises ModelError."""
+    def size(self, name: str, least: int = 1, default: int | None = None, most: int = MOST) -> int:
+        """An integer from `least` to `most`; absent or null gives the default where there is one. Raises ModelError."""
         value = self.document.get(name)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(name, f"an integer of at least {least}")
+        if value > most:
+            raise self.wrong(name, f"an integer of at most {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

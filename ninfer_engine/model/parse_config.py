@@ -10,6 +10,8 @@ from ninfer_engine.model.errors import ModelError
 from ninfer_engine.model.fields import Fields
 from ninfer_engine.model.rope import Llama3Scaling, Rope
 
+MOST_LAYERS = 4096
+
 
 def read_config(directory: Path) -> ModelConfig:
     """Read and check `directory`/config.json. Raises ModelError that names the field."""
@@ -69,7 +71,7 @@ def _tied(document: Mapping[str, Any], text: Fields) -> bool:
 
 
 def _layers(field: Fields, architecture: Architecture) -> tuple[LayerKind, ...]:
-    count, kinds = field.size("num_hidden_layers"), field.document.get("layer_types")
+    count, kinds = field.size("num_hidden_layers", most=MOST_LAYERS), field.document.get("layer_types")
     known = [kind.value for kind in LayerKind] if architecture.hybrid else [LayerKind.FULL.value]
     if kinds is None and architecture.hybrid:
         interval = field.size("full_attention_interval", default=4)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from architecture_cases import LENGTH, directory_of, peer_logits
 from gguf_cases import ARCHITECTURES, Array, converted, llama_cpp, write_gguf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from model_cases import Run, tiny, tokens_of
@@ -224,6 +224,7 @@ def test_a_cut_file_is_refused_with_the_tensor_that_it_ends_in(tmp_path: Path) -
 
 
 @settings(max_examples=300, deadline=None)
+@example(keep=98, junk=b"\x00\x00\x00\xd0")
 @given(keep=st.integers(0, 25_000), junk=st.binary(max_size=30))
 def test_a_damaged_file_is_an_error_of_ours(loaded: Any, keep: int, junk: bytes, tmp_path_factory: Any) -> None:
     whole = damaged_source(tmp_path_factory).read_bytes()
