@@ -14,6 +14,7 @@ import yaml
 from cli_harness import Ran
 from hypothesis import given
 from hypothesis import strategies as st
+from needed import needed
 from pydantic import ValidationError
 from receipt_cases import NOW, signer
 
@@ -210,8 +211,7 @@ def test_a_profile_sent_as_text_is_the_same_profile_but_for_its_lane(place: Path
 
 def test_a_context_is_resolved_as_the_docker_cli_does(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(place / "docker"))
-    docker = shutil.which("docker")
-    assert docker is not None, "the docker CLI is needed (Debian: docker.io)"
+    docker = needed("docker.io", "docker")
     for name, url in (("box", "unix:///run/box.sock"), ("far", "ssh://ops@far")):
         subprocess.run([docker, "context", "create", name, "--docker", f"host={url}"], check=True, timeout=60,
                        capture_output=True)

@@ -1,19 +1,17 @@
 """A headless Chromium for tests of what people look at.
 
 The browser is the distribution's package (`chromium`), driven by Playwright's client. Where it is absent these tests
-are skipped, unless NINFER_REQUIRE_BROWSER is set, as it is in CI. Screenshots go to NINFER_ARTEFACTS, else to a
+are skipped, unless NINFER_REQUIRE_TOOLS is set, as it is in CI. Screenshots go to NINFER_ARTEFACTS, else to a
 temporary folder that pytest keeps for a while.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from browser_pages import Looked
-
-REQUIRED = "NINFER_REQUIRE_BROWSER"
+from needed import absent, needed
 
 
 @pytest.fixture(scope="session")
@@ -22,20 +20,13 @@ def chromium() -> Iterator[object]:
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
-        _absent("the playwright package")
-    path = shutil.which(os.environ.get("NINFER_CHROMIUM", "chromium"))
-    if path is None:
-        _absent("Debian's chromium")
+        absent("the playwright package")
+    path = needed("chromium", os.environ.get("NINFER_CHROMIUM", "chromium"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [])
         yield browser
         browser.close()
 
-
-def _absent(what: str) -> None:
-    if os.environ.get(REQUIRED):
-        pytest.fail(f"{what} is not installed, and {REQUIRED} is set")
-    pytest.skip(f"{what} is not installed")
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,10 @@
 """Receipts as reports for machines get them: looked at, verified or refused; and promtool."""
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import receipt_cases as cases
+from needed import needed
 from report_cases import verified
 
 from ninfer_lifecycle.receipts.build import ReceiptFiles
@@ -35,18 +33,7 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(raw))
 
 
-def required(program: str, package: str) -> str:
-    """The path of a program; skips where it is absent, unless NINFER_REQUIRE_PROMTOOL says that it must not be."""
-    found = shutil.which(program)
-    if found is None:
-        said = f"{program} is not there: apt-get install {package}"
-        if os.environ.get("NINFER_REQUIRE_PROMTOOL"):
-            pytest.fail(said)
-        pytest.skip(said)
-    return found
-
-
 def promtool(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run promtool."""
-    return subprocess.run([required("promtool", "prometheus"), *map(str, arguments)], input=stdin, capture_output=True,
+    return subprocess.run([needed("prometheus", "promtool"), *map(str, arguments)], input=stdin, capture_output=True,
                           timeout=60, check=False)

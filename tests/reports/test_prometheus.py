@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 from cli_harness import ninfer
-from looked_cases import REFUSED, flip, promtool, required, seen, stored
+from looked_cases import REFUSED, flip, promtool, seen, stored
+from needed import needed
 from prometheus_client.parser import text_string_to_metric_families
 from receipt_cases import NOW, chained, honest_evidence, is_fork, receipt, spoil
 from report_cases import RECEIPTS, failing, hostile, open_one
@@ -149,7 +150,7 @@ def test_the_command_writes_the_textfile_and_exits_with_1_when_a_file_is_refused
 
 
 def test_node_exporter_itself_reads_the_textfile(tmp_path: Path) -> None:
-    exporter = required("prometheus-node-exporter", "prometheus-node-exporter")
+    exporter = needed("prometheus-node-exporter")
     write_textfile(tmp_path / "ninfer.prom", exposition([seen(failing()), REFUSED], NOW))
     command = [exporter, "--collector.disable-defaults", "--collector.textfile",
                f"--collector.textfile.directory={tmp_path}", f"--web.listen-address=127.0.0.1:{free_port()}"]

@@ -8,13 +8,13 @@ import base64
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from needed import needed
 from receipt_cases import LOCK, check, honest_evidence, is_fork, receipt, signer, spoil
 
 from ninfer_lifecycle.receipts import bundle, dsse
@@ -27,12 +27,6 @@ PAYLOAD = dsse.decode(dsse.parse_envelope(GOOD.files[GOOD.receipt_name])).payloa
 
 def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(item) for item in argv], capture_output=True, text=True, timeout=120, check=False)
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    assert found, f"{name} is needed for these tests"
-    return found
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def node_modules() -> Path:
     if not (folder / "node_modules" / "@sigstore" / "verify" / "package.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text('{"name":"foreign-verifier","private":true}\n')
-        done = subprocess.run([program("npm"), "install", "--no-audit", "--no-fund", "@sigstore/verify@3.1.1"],
+        done = subprocess.run([needed("npm"), "install", "--no-audit", "--no-fund", "@sigstore/verify@3.1.1"],
                               cwd=folder, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
     version = json.loads((folder / "node_modules" / "@sigstore" / "verify" / "package.json").read_text())["version"]
@@ -68,18 +62,18 @@ def node_modules() -> Path:
 def openssl(envelope: dsse.Envelope, key: Path, folder: Path) -> bool:
     (folder / "pae").write_bytes(envelope.pae())
     (folder / "sig").write_bytes(envelope.signatures[0].sig)
-    program("openssl")
+    needed("openssl")
     return run("sh", FOREIGN / "openssl_verify.sh", key, folder / "pae", folder / "sig").returncode == 0
 
 
 def node(raw: bytes, key: Path, lock: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "receipt.json").write_bytes(raw)
-    return run(program("node"), FOREIGN / "verify.mjs", folder / "receipt.json", key, lock)
+    return run(needed("nodejs", "node"), FOREIGN / "verify.mjs", folder / "receipt.json", key, lock)
 
 
 def sigstore(raw: bytes, key: Path, folder: Path, modules: Path) -> bool:
     (folder / "bundle.json").write_bytes(raw)
-    done = run(program("node"), FOREIGN / "sigstore_verify.cjs", modules, folder / "bundle.json", key)
+    done = run(needed("nodejs", "node"), FOREIGN / "sigstore_verify.cjs", modules, folder / "bundle.json", key)
     assert done.returncode == 0 or "refused:" in done.stderr, done.stderr
     return done.returncode == 0
 
@@ -170,6 +164,6 @@ def test_a_failed_receipt_reads_as_failed_everywhere(key: Path, lock: Path, tmp_
 
 def test_openssl_computes_the_key_id_that_we_do(key: Path, tmp_path: Path) -> None:
     der = tmp_path / "key.der"
-    assert run("openssl", "pkey", "-pubin", "-in", key, "-outform", "DER", "-out", der).returncode == 0
-    digest = run("openssl", "dgst", "-sha256", "-r", der).stdout.split()[0]
+    assert run(needed("openssl"), "pkey", "-pubin", "-in", key, "-outform", "DER", "-out", der).returncode == 0
+    digest = run(needed("openssl"), "dgst", "-sha256", "-r", der).stdout.split()[0]
     assert digest == signer(1).public_key.keyid

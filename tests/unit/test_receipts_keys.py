@@ -1,7 +1,6 @@
 """Key files: made for their owner alone, never overwritten, never printed, refused when they are something else."""
 
 import os
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from needed import needed
 from receipt_cases import signer
 
 from ninfer_lifecycle.receipts.errors import KeyFileError, PassphraseNeededError
@@ -116,7 +116,6 @@ def test_the_signature_of_rfc_8032_is_ours_too() -> None:
 
 def test_openssl_reads_our_key_files(tmp_path: Path) -> None:
     public = new_key(tmp_path / "a.key")
-    openssl = shutil.which("openssl")
-    assert openssl
+    openssl = needed("openssl")
     done = subprocess.run([openssl, "pkey", "-in", str(tmp_path / "a.key"), "-pubout"], capture_output=True, check=True)
     assert PublicKey.from_pem(done.stdout) == public
