@@ -6,9 +6,10 @@ engine did not report is absent (None, and no key in the file), never 0.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 from ninfer_engine.contract.base import Document, canonical_json
+from ninfer_engine.contract.status import Pool, SharedPool, StatusDocument
 
 
 class Step(StrEnum):
@@ -167,6 +168,11 @@ class PoolUse(Document):
     occupied: int
     capacity: int
 
+    @classmethod
+    def of(cls, pool: Pool | SharedPool) -> Self:
+        """As the status document has it."""
+        return cls(occupied=pool.occupied, capacity=pool.capacity)
+
 
 class PoolEvidence(Document):
     """The engine's pools as one status document gave them. order: of the request or fact before it.
@@ -183,6 +189,24 @@ class PoolEvidence(Document):
     host_kv_bytes: PoolUse
     private_catalog: PoolUse
     shared_catalog: PoolUse
+
+    @classmethod
+    def of(cls, status: StatusDocument, epoch: int, order: int) -> Self:
+        """The pools of one status document."""
+        cache = status.cache
+        return cls(
+            epoch=epoch, order=order, server_instance_id=status.identity.server_instance_id,
+            device_state=PoolUse.of(cache.device_state), host_state=PoolUse.of(cache.host_state),
+            device_kv=PoolUse.of(cache.device_kv),
+            host_kv_bytes=PoolUse(occupied=cache.host_kv.occupied_bytes, capacity=cache.host_kv.capacity_bytes),
+            private_catalog=PoolUse.of(cache.private_catalog), shared_catalog=PoolUse.of(cache.shared_catalog))
+
+
+KINDS: dict[str, type[Document]] = {
+    "requests": RequestEvidence, "saves": SaveEvidence, "epochs": EpochEvidence, "steps": StepEvidence,
+    "facts": FactEvidence, "pools": PoolEvidence,
+}
+"""Every kind of evidence, by the name of its file and of its field in gates.tally.Evidence."""
 
 
 def jsonl(records: Sequence[Document]) -> bytes:

@@ -1,6 +1,5 @@
 """Loads a model directory or file: checks every tensor by name and shape before anything is served."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from ninfer_engine.contract.artifact import artifact_digest
 from ninfer_engine.kernels.dispatch import UnsupportedDeviceError, kernels_for
 from ninfer_engine.model.assembly import assemble
 from ninfer_engine.model.chat import ChatTemplate
@@ -22,12 +22,11 @@ from ninfer_engine.model.tokenizer import Tokenizer
 COMPUTE_DTYPES = MappingProxyType({"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16})
 """Names, as on the command line, of the dtypes that weights and activations can have on a CPU."""
 
-_IDENTITY_FILES = ("config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Everything that the engine needs of a model. artifact_sha256: see `artifact_digest`."""
+    """Everything that the engine needs of a model. artifact_sha256: see contract.artifact."""
 
     config: ModelConfig
     decoder: Decoder
@@ -98,19 +97,3 @@ def _gguf(path: Path) -> _Source:
     tokenizer = gguf_tokenizer(file, config.eos_token_ids)
     return _Source(config, tokenizer, gguf_chat(file, tokenizer),
                    lambda dtype, device: GgufCheckpoint(file, config, dtype, device))
-
-
-def artifact_digest(path: Path) -> str:
-    """One sha256 over the model's identity: sorted lines "<sha256>  <name>" of the files that decide its output; of a
-    GGUF file its own."""
-    if path.is_file():
-        return _file_sha256(path)
-    names = [name for name in _IDENTITY_FILES if (path / name).is_file()]
-    names += [file.name for file in path.glob("*.safetensors")]
-    lines = [f"{_file_sha256(path / name)}  {name}\n" for name in sorted(names)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ninfer_engine.model.loader import artifact_digest
+from ninfer_engine.contract.artifact import artifact_digest
 from ninfer_engine.model.tiny_tokenizer import END_OF_TURN, chat_template, tokenizer_document, unspoken_tokens
 
 HIDDEN = 192

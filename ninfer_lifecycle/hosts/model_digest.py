@@ -1,43 +1,23 @@
-"""A model's digest as the engine computes it at its start, without the engine: the files that decide its answers."""
+"""A model on this machine, without the engine: its digest, and how much it weighs."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+from ninfer_engine.contract.artifact import artifact_digest, identity_files
 from ninfer_lifecycle.errors import HostError
 
-IDENTITY_FILES = ("config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json")
 _NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "float8_e4m3fn": 1}
 
 
-def identity_files(model: Path) -> tuple[Path, ...]:
-    """The files that the digest is taken of, sorted by name. A GGUF file is its own only one."""
-    if model.is_file():
-        return (model,)
-    return tuple(sorted((*(model / name for name in IDENTITY_FILES if (model / name).is_file()),
-                         *model.glob("*.safetensors")), key=lambda file: file.name))
-
-
 def model_digest(model: Path, say: Callable[[str], None] = lambda _: None) -> str:
-    """SHA-256 over sorted lines `<sha256>  <name>`; of a single file its own. Reads all of it: seconds a gigabyte.
-
-    Raises HostError when a file cannot be read, or when there is none.
-    """
-    lines = []
-    for file in identity_files(model):
-        say(f"hashing {file.name}")
-        try:
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        except OSError as error:
-            raise HostError(f"cannot read {file}: {error.strerror}", "make it readable") from error
-        if model.is_file():
-            return digest
-        lines.append(f"{digest}  {file.name}\n")
-    if not lines:
+    """The digest that the engine reports of a model. Raises HostError when a file cannot be read, or there is none."""
+    if not identity_files(model):
         raise HostError(f"{model} holds no model", "give a directory in HF layout, or a GGUF file")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    try:
+        return artifact_digest(model, lambda name: say(f"hashing {name}"))
+    except OSError as error:
+        raise HostError(f"cannot read {error.filename}: {error.strerror}", "make it readable") from error
 
 
 def weight_numbers(model: Path) -> int:

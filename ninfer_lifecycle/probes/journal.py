@@ -9,6 +9,7 @@ from typing import TextIO
 
 from ninfer_engine.contract.base import Document
 from ninfer_lifecycle.evidence import (
+    KINDS,
     EpochEvidence,
     FactEvidence,
     PoolEvidence,
@@ -20,14 +21,7 @@ from ninfer_lifecycle.evidence import (
     writable,
 )
 
-FILES: dict[type[Document], str] = {
-    RequestEvidence: "requests.jsonl",
-    SaveEvidence: "saves.jsonl",
-    EpochEvidence: "epochs.jsonl",
-    StepEvidence: "steps.jsonl",
-    FactEvidence: "facts.jsonl",
-    PoolEvidence: "pools.jsonl",
-}
+FILES = {record: f"{kind}.jsonl" for kind, record in KINDS.items()}
 
 
 class Journal:

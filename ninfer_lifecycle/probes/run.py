@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from ninfer_engine.contract.status import Pool, StatusDocument
+from ninfer_engine.contract.status import StatusDocument
 from ninfer_lifecycle.client import EngineClient, EngineReplyError, ResponseReply
 from ninfer_lifecycle.errors import HostError, NinferError, UsageError
 from ninfer_lifecycle.evidence import (
     EpochEvidence,
     FactEvidence,
     PoolEvidence,
-    PoolUse,
     RequestEvidence,
     StepEvidence,
 )
@@ -205,7 +204,7 @@ class ProbeRun:
         self.status = status
         self.watcher.status_seen(status)
         if self.aside is None:
-            self.journal.add(pools_of(status, self.epoch, self.order))
+            self.journal.add(PoolEvidence.of(status, self.epoch, self.order))
 
     def ask_baseline(self, question: Question) -> RequestEvidence:
         """Send one request to the baseline, alone; written down as the baseline's. Raises SkipStepError without one."""
@@ -309,18 +308,3 @@ class ProbeRun:
             prefill_counter_before=self._first_seen.scheduler.computed_prefill_tokens,
             prefill_counter_after=self.status.scheduler.computed_prefill_tokens,
             identity_sha256=identity_sha256(self._first_seen)))
-
-
-def pools_of(status: StatusDocument, epoch: int, order: int) -> PoolEvidence:
-    """The pools of one status document."""
-    cache = status.cache
-
-    def use(pool: Pool) -> PoolUse:
-        return PoolUse(occupied=pool.occupied, capacity=pool.capacity)
-
-    return PoolEvidence(
-        epoch=epoch, order=order, server_instance_id=status.identity.server_instance_id,
-        device_state=use(cache.device_state), host_state=use(cache.host_state), device_kv=use(cache.device_kv),
-        host_kv_bytes=PoolUse(occupied=cache.host_kv.occupied_bytes, capacity=cache.host_kv.capacity_bytes),
-        private_catalog=use(cache.private_catalog),
-        shared_catalog=PoolUse(occupied=cache.shared_catalog.occupied, capacity=cache.shared_catalog.capacity))

@@ -19,9 +19,7 @@ from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.evidence import (
     EpochEvidence,
     FactEvidence,
-    PoolEvidence,
     RequestEvidence,
-    SaveEvidence,
     StepEvidence,
 )
 from ninfer_lifecycle.probes.journal import FILES
@@ -71,7 +69,7 @@ def keep(run: RunDirectory, schedule: Schedule) -> Kept:
     if done == 0:
         return Kept()
     last = steps[done - 1].order
-    kept = [record for kind in (RequestEvidence, SaveEvidence, FactEvidence, StepEvidence, PoolEvidence)
+    kept = [record for kind in records if kind is not EpochEvidence
             for record in records[kind] if _order(record) <= last]
     epoch = max(record.epoch for record in kept if isinstance(record, (RequestEvidence, FactEvidence, StepEvidence)))
     lives = [record for record in records[EpochEvidence] if isinstance(record, EpochEvidence)]

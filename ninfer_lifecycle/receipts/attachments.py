@@ -2,20 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from ninfer_engine.contract.base import Document, canonical_json, sha256_hex
-from ninfer_lifecycle.evidence import (
-    EpochEvidence,
-    FactEvidence,
-    PoolEvidence,
-    RequestEvidence,
-    SaveEvidence,
-    StepEvidence,
-    jsonl,
-)
+from ninfer_lifecycle.evidence import KINDS, jsonl
 from ninfer_lifecycle.gates.tally import Evidence
 from ninfer_lifecycle.receipts import strict_json
 from ninfer_lifecycle.receipts.errors import MalformedError
@@ -68,15 +60,7 @@ def read_capped(path: Path, max_bytes: int) -> bytes:
 
 def evidence_files(evidence: Evidence, stem: str) -> tuple[tuple[EvidenceFile, bytes], ...]:
     """The files of `evidence`, each with how the receipt names it; kinds without a record have no file."""
-    return tuple(
-        _file(kind, records, stem)
-        for kind, records in (
-            ("requests", evidence.requests), ("saves", evidence.saves),
-            ("epochs", evidence.epochs), ("steps", evidence.steps), ("facts", evidence.facts),
-            ("pools", evidence.pools),
-        )
-        if records
-    )
+    return tuple(_file(kind, records, stem) for kind in KINDS if (records := getattr(evidence, kind)))
 
 
 def _file(kind: str, records: Sequence[Document], stem: str) -> tuple[EvidenceFile, bytes]:
@@ -89,18 +73,13 @@ def _file(kind: str, records: Sequence[Document], stem: str) -> tuple[EvidenceFi
 
 def read_evidence(named: Sequence[EvidenceFile], files: Files) -> Evidence:
     """The evidence that a receipt names. Every file must be there with its digest, size and number of records."""
-    raw = {item.kind: read_named(files, item.name, item.digest.sha256) for item in named}
+    raw: dict[str, bytes] = {item.kind: read_named(files, item.name, item.digest.sha256) for item in named}
     if len(raw) != len(named) or "requests" not in raw:
         raise MalformedError("a kind of evidence is named twice, or requests are not named")
-    evidence = Evidence(
-        requests=_parse(raw.get("requests"), RequestEvidence), saves=_parse(raw.get("saves"), SaveEvidence),
-        epochs=_parse(raw.get("epochs"), EpochEvidence), steps=_parse(raw.get("steps"), StepEvidence),
-        facts=_parse(raw.get("facts"), FactEvidence), pools=_parse(raw.get("pools"), PoolEvidence),
-    )
-    counts = {"requests": len(evidence.requests), "saves": len(evidence.saves), "epochs": len(evidence.epochs),
-              "steps": len(evidence.steps), "facts": len(evidence.facts), "pools": len(evidence.pools)}
+    parsed: dict[str, Any] = {kind: _parse(raw.get(kind), record) for kind, record in KINDS.items()}
+    evidence = Evidence(**parsed)
     for item in named:
-        if item.records != counts[item.kind] or item.bytes != len(raw[item.kind]):
+        if item.records != len(getattr(evidence, item.kind)) or item.bytes != len(raw[item.kind]):
             raise MalformedError(f"{item.name} does not have the records and bytes that the receipt states")
     return evidence
 

@@ -9,14 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ninfer_lifecycle.evidence import (
-    EpochEvidence,
-    FactEvidence,
-    PoolEvidence,
-    RequestEvidence,
-    SaveEvidence,
-    StepEvidence,
-)
+from ninfer_lifecycle.evidence import KINDS
 from ninfer_lifecycle.gates.release import ReleasePolicy
 from ninfer_lifecycle.gates.thresholds import QualificationPolicy
 from ninfer_lifecycle.receipts.decision import DecisionStatement
@@ -30,12 +23,7 @@ DOCUMENTS: dict[str, type[BaseModel]] = {
     "release-policy-v1.json": ReleasePolicy,
     "release-decision-v1.json": DecisionStatement,
     "keyring-v1.json": Keyring,
-    "evidence-requests-v1.json": RequestEvidence,
-    "evidence-saves-v1.json": SaveEvidence,
-    "evidence-epochs-v1.json": EpochEvidence,
-    "evidence-steps-v1.json": StepEvidence,
-    "evidence-facts-v1.json": FactEvidence,
-    "evidence-pools-v1.json": PoolEvidence,
+    **{f"evidence-{kind}-v1.json": record for kind, record in KINDS.items()},
 }
 
 

@@ -55,6 +55,13 @@ _E = 'instance=~"$instance"'
 _NAME = "{{profile}}/{{lane}}"
 _SIZE = f"{_NAME} {{{{template_tokens}}}}"
 
+def _times(title: str, name: str) -> Plot:
+    """Median and 99th percentile of one of the engine's histograms, by the rules that record them."""
+    return Plot(title, "Over the requests of five minutes.", "s",
+                tuple(Query(f"ninfer:{name}_seconds:p{quantile}_5m{{{_E}}}", f"{{{{instance}}}} p{quantile}")
+                      for quantile in (50, 99)))
+
+
 RECEIPT_PLOTS = (
     Plot("Share of hot forks", "By template size, over all epochs of the newest receipt.", "percentunit",
          (Query(f"ninfer_receipt_fork_hit_ratio{{{_R}}}", _SIZE),), 1),
@@ -80,18 +87,10 @@ ENGINE_PLOTS = (
          (Query(f"sum by (reason) (rate(ninfer_prefix_misses_total{{{_E}}}[$__rate_interval]))", "{{reason}}"),)),
     Plot("Evictions a second", "By catalog.", "ops",
          (Query(f"sum by (catalog) (rate(ninfer_evictions_total{{{_E}}}[$__rate_interval]))", "{{catalog}}"),)),
-    Plot("Time to the first token", "Over the requests of five minutes.", "s",
-         (Query(f"ninfer:ttft_seconds:p50_5m{{{_E}}}", "{{instance}} p50"),
-          Query(f"ninfer:ttft_seconds:p99_5m{{{_E}}}", "{{instance}} p99"))),
-    Plot("Time to the last token", "Over the requests of five minutes.", "s",
-         (Query(f"ninfer:request_seconds:p50_5m{{{_E}}}", "{{instance}} p50"),
-          Query(f"ninfer:request_seconds:p99_5m{{{_E}}}", "{{instance}} p99"))),
-    Plot("Time in the queue", "Over the requests of five minutes.", "s",
-         (Query(f"ninfer:queue_seconds:p50_5m{{{_E}}}", "{{instance}} p50"),
-          Query(f"ninfer:queue_seconds:p99_5m{{{_E}}}", "{{instance}} p99"))),
-    Plot("Time of the planner", "Over the requests of five minutes.", "s",
-         (Query(f"ninfer:plan_seconds:p50_5m{{{_E}}}", "{{instance}} p50"),
-          Query(f"ninfer:plan_seconds:p99_5m{{{_E}}}", "{{instance}} p99"))),
+    _times("Time to the first token", "ttft"),
+    _times("Time to the last token", "request"),
+    _times("Time in the queue", "queue"),
+    _times("Time of the planner", "plan"),
     Plot("Pools", "Occupied share of each pool.", "percentunit",
          (Query(f"ninfer_pool_occupied{{{_E}}} / on (instance, pool) (ninfer_pool_capacity{{{_E}}} > 0)",
                 "{{instance}} {{pool}}"),), 1),

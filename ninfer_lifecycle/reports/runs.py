@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ninfer_engine.contract.base import Document
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_lifecycle.evidence import RequestEvidence, Step, StepEvidence
+from ninfer_lifecycle.evidence import PoolEvidence, RequestEvidence, Step, StepEvidence
 from ninfer_lifecycle.gates.plans import Asked, summary_of
 from ninfer_lifecycle.gates.tally import is_failed
 from ninfer_lifecycle.gates.thresholds import Thresholds
@@ -163,7 +163,7 @@ def _pools(path: Path) -> tuple[PoolSample, ...]:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        return pools_of(StatusDocument.model_validate(json.loads(lines[-1])["status"]).cache)
+        return pools_of(PoolEvidence.of(StatusDocument.model_validate(json.loads(lines[-1])["status"]), 0, 0))
     except (OSError, ValueError, IndexError, KeyError, TypeError):
         return ()
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from model_cases import Run, tiny, tokens_of
 
+from ninfer_engine.contract.artifact import artifact_digest
 from ninfer_engine.model.errors import ModelError
 from ninfer_engine.model.gguf_file import GgufFile
-from ninfer_engine.model.loader import artifact_digest, load_model
+from ninfer_engine.model.loader import load_model
 
 Kind = gguf.GGMLQuantizationType
 

@@ -7,7 +7,7 @@ import torch
 from model_cases import Run, tiny, tiny_directory, tokens_of
 from safetensors.torch import load_file
 
-from ninfer_engine.model.loader import artifact_digest
+from ninfer_engine.contract.artifact import artifact_digest
 from ninfer_engine.model.tiny import make_model
 
 # Recorded once. A change means that every stored checkpoint and receipt of the tiny model becomes foreign: decide it.
