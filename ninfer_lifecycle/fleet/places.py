@@ -15,17 +15,27 @@ from ninfer_lifecycle.errors import HostError, UsageError
 from ninfer_lifecycle.fleet.schema import FleetLane, Place
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15")
+# sshd ends nothing when its client goes. The watcher does, once standard input ends; it holds no stream of the session,
+# which would otherwise last as long as it.
+_REMOTE = (
+    "mkdir -p {directory} && cd {directory} && head -c {size} > {file} && "
+    "{{ exec 3<&0; {asked} </dev/null 3<&- & lane=$!; {{ cat <&3; kill -TERM $lane; }} >/dev/null 2>&1 & watcher=$!; "
+    "wait $lane; code=$?; kill $watcher 2>/dev/null; exit $code; }}"
+)
 FETCH_S = 300.0
 MAX_FETCHED = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run for a lane. stdin: the profile, for a place that has no file of it."""
+    """What to run for a lane. stdin: the profile, for a place that has no file of it. held: standard input stays open
+    while it runs, and closing it is how the job is asked to end: a signal to ssh would not reach what runs there.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     stdin: bytes = b""
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +68,10 @@ def _over_ssh(lane: FleetLane, profile: str, local: Local) -> Job:
     host = ("--host", lane.host) if lane.host else ()
     asked = shlex.join((*shlex.split(lane.place.program), "qualify", f"./{file}", *host, *local.remote_options,
                         "--json"))
-    directory = shlex.quote(lane.place.directory)
-    remote = f"mkdir -p {directory} && cd {directory} && cat > {shlex.quote(file)} && exec {asked}"
-    return Job((*SSH, str(lane.place.ssh), remote), dict(local.environment), profile.encode())
+    sent = profile.encode()
+    remote = _REMOTE.format(directory=shlex.quote(lane.place.directory), size=len(sent), file=shlex.quote(file),
+                            asked=asked)
+    return Job((*SSH, str(lane.place.ssh), remote), dict(local.environment), sent, held=True)
 
 
 def daemon_environment(place: Place, home: Path | None = None) -> dict[str, str]:

@@ -5,6 +5,7 @@ import signal
 import subprocess  # argv lists, no shell of ours
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class _Running:
     name: str
     process: "subprocess.Popen[bytes]"
     ends: float
+    held: bool = False
     late: bool = False
     told: bool = False
 
@@ -88,10 +90,12 @@ def _start(name: str, job: Job, ends: float, folder: Path) -> "_Running | Done":
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     try:
         process.stdin.write(job.stdin)  # a profile: smaller than a pipe's buffer
-        process.stdin.close()
+        process.stdin.flush()
+        if not job.held:
+            process.stdin.close()
     except BrokenPipeError:
         pass  # it ended already; its words say why
-    return _Running(name, process, ends)
+    return _Running(name, process, ends, job.held)
 
 
 def _end(item: _Running, clock: Clock) -> None:
@@ -117,12 +121,21 @@ def _signal(item: _Running, number: signal.Signals) -> None:
     try:
         if number is signal.SIGKILL:
             os.killpg(item.process.pid, number)
+        elif item.held:
+            _close(item)
         else:
             item.process.send_signal(number)
     except ProcessLookupError:
         return
 
 
+def _close(item: _Running) -> None:
+    with suppress(BrokenPipeError):
+        if item.process.stdin is not None:
+            item.process.stdin.close()
+
+
 def _done(item: _Running, folder: Path) -> Done:
+    _close(item)
     stderr = (folder / "stderr").read_text(encoding="utf-8", errors="replace")
     return Done(item.process.returncode, (folder / "stdout").read_bytes(), stderr, item.late)
