@@ -1,5 +1,8 @@
-"""`ninfer release status | history | recover | stop`: the lanes of this machine."""
+"""`ninfer release status | history | recover | stop | units`: the lanes of this machine."""
 
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -7,10 +10,13 @@ import typer
 from ninfer_lifecycle.commands.lanes import StateDir, lane_document, release_file, wiring_of
 from ninfer_lifecycle.commands.output import Json, plain, print_json
 from ninfer_lifecycle.errors import ExitCode, NinferError
+from ninfer_lifecycle.receipts.store import write_atomic
 from ninfer_lifecycle.releases.change import Wiring
 from ninfer_lifecycle.releases.records import LaneState
 from ninfer_lifecycle.releases.rollback import recover as run_recovery
 from ninfer_lifecycle.releases.rollback import take_out
+from ninfer_lifecycle.render.lane_units import lane_units
+from ninfer_lifecycle.state import default_state_dir
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 Lane = Annotated[str | None, typer.Argument(help="one lane; none: all", metavar="LANE")]
@@ -53,7 +59,8 @@ def history(lane: Lane = None, state_dir: StateDir = None, as_json: Json = False
 def recover(lane: Lane = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Make lanes serve their last good release: carry on what a killed run left, start what died, run the router.
 
-    A lane's router calls this by itself; after a reboot it has to be called once. A lane that is well stays as it is.
+    A lane's router calls this by itself; after a reboot it has to be called once, as `ninfer release units` arranges.
+    A lane that is well stays as it is.
     """
     files = release_file(state_dir)
     wiring, documents = wiring_of(files), []
@@ -88,6 +95,33 @@ def stop(
         print_json({"lane": lane, "stopped": True, "folder": str(files.folder(lane))})
     else:
         typer.echo(f"{gone.name} is out of service; stores and logs are in {files.folder(lane)}")
+
+
+@app.command("units")
+def units(
+    *,
+    program: Annotated[str | None, typer.Option(help="this tool's executable; default: the one that runs")] = None,
+    every: Annotated[int, typer.Option(min=5, max=86_400, help="seconds from one look at the lanes to the next")] = 30,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="directory; none: standard output")] = None,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Write systemd units that keep the lanes serving: after a boot, and when a router was killed.
+
+    They go to /etc/systemd/system; then `systemctl enable --now ninfer-lanes.timer`.
+    """
+    found = program or shutil.which(sys.argv[0]) or sys.argv[0]
+    made = lane_units(str(Path(found).absolute()), str((state_dir or default_state_dir()).absolute()), every)
+    for name, text in made.items():
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            write_atomic(output / name, text.encode())
+    if as_json:
+        print_json({"directory": str(output) if output else None, "units": made})
+    elif output is None:
+        typer.echo("\n".join(made.values()), nl=False)
+    else:
+        typer.echo(f"wrote {', '.join(str(output / name) for name in made)}", err=True)
 
 
 def _look(wiring: Wiring, lane: LaneState) -> dict[str, Any]:

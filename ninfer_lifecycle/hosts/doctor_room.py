@@ -21,7 +21,7 @@ _LOWER = "lower host-kv-mib, host-state-slots and kv-capacity (`ninfer size` say
 def room_findings(profile: Profile, run_dir: Path, facts: DaemonFacts | None, machine: Machine) -> Iterator[Finding]:
     """Memory of the machine and of its GPUs, the store's quota, and the disks. facts: of the daemon, if one is used."""
     try:
-        shapes, numbers = _model_facts(profile)
+        shapes, numbers = model_facts(profile)
     except (UsageError, OSError) as error:
         yield unknown("memory", f"the model's shapes are not known: {getattr(error, 'message', error)}",
                       "give a model in HF layout, whose config.json tells them")
@@ -47,8 +47,7 @@ def _free_memory(facts: DaemonFacts | None, machine: Machine) -> int | None:
 
 
 def _memory(profile: Profile, need: Need, on_gpu: bool, free: int | None) -> Finding:
-    """Of the machine: on a GPU the pinned host tier alone, else everything."""
-    whole = need.host + (0 if on_gpu else need.device)
+    whole = _whole(need, on_gpu)
     rest = ", pinned" if on_gpu else f", everything else {size_text(need.device)}"
     told = f"{size_text(whole)} are needed (host tier {size_text(need.host)}{rest})"
     limit = profile.host.memory
@@ -59,6 +58,22 @@ def _memory(profile: Profile, need: Need, on_gpu: bool, free: int | None) -> Fin
     if free < whole:
         return problem("memory", f"{told} and {size_text(free)} are free", _LOWER)
     return ok("memory", f"{told} and {size_text(free)} are free")
+
+
+def computed_need(profile: Profile) -> int | None:
+    """Bytes of the machine's memory that the profile's engine may take; None where the model's shapes are not known."""
+    try:
+        shapes, numbers = model_facts(profile)
+    except (UsageError, OSError):
+        return None
+    on_gpu = wants_gpu(profile)
+    need = need_of(profile.flags, shapes, numbers, on_gpu)
+    return _whole(need, on_gpu)
+
+
+def _whole(need: Need, on_gpu: bool) -> int:
+    """On a GPU the pinned host tier alone, else everything."""
+    return need.host + (0 if on_gpu else need.device)
 
 
 def _gpu_memory(need: Need, size: int | None) -> Finding:
@@ -94,7 +109,7 @@ def _disk(check: str, where: Path, free: int, full: int, least: int) -> Finding:
     return ok(check, f"{told}, {size_text(full)} may be needed")
 
 
-def _model_facts(profile: Profile) -> tuple[ModelShapes, int]:
+def model_facts(profile: Profile) -> tuple[ModelShapes, int]:
     """Shapes and count of weights. Raises UsageError when they are not known."""
     if profile.model.source == "tiny":
         return TINY, TINY_WEIGHTS

@@ -4,6 +4,7 @@ import secrets
 from dataclasses import dataclass
 
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity
+from ninfer_lifecycle.hosts.doctor_room import computed_need
 from ninfer_lifecycle.hosts.orphans import KEY_NAME
 from ninfer_lifecycle.hosts.ownership import kept_labels
 from ninfer_lifecycle.profiles.configuration import configured_flags, public_model_id
@@ -47,7 +48,8 @@ def plan_release(admitted: Admitted, lane: str, wiring: Wiring) -> tuple[Release
     return Release(
         release_id=release_id, profile=profile.name, model=public_model_id(profile), lock_sha256=admitted.lock.sha256,
         configuration_sha256=configuration, receipt_sha256=admitted.receipt_sha256, kind=admitted.kind, run_dir=run_dir,
-        stop_seconds=profile.host.stop_seconds, memory_bytes=limits.memory_bytes, gpus=limits.gpus), spec
+        stop_seconds=profile.host.stop_seconds, memory_bytes=limits.memory_bytes or computed_need(profile),
+        gpus=limits.gpus), spec
 
 
 def need_of(release: Release) -> Need:

@@ -29,7 +29,7 @@ def render(kind: Kind, deployment: Deployment) -> str:
         raise UsageError("a swarm needs an image that its nodes can pull; the lock knows this machine's image id only",
                          "set image.digest in the profile to the repository digest (docker image inspect), or leave "
                          "--lock out")
-    return _environment().get_template(f"{kind.value}.jinja2").render(deployment.to_template())
+    return environment().get_template(f"{kind.value}.jinja2").render(deployment.to_template())
 
 
 def yaml_text(value: object) -> str:
@@ -50,11 +50,12 @@ def unit_text(value: object) -> str:
     return '"' + head + rest.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    """Templates of this package, every name required, with a quoting filter for each syntax."""
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - no HTML; see the filters
-    environment.filters["yaml"] = yaml_text
-    environment.filters["unit"] = unit_text
-    environment.filters["plain_unit"] = lambda value: str(value).replace("%", "%%")
-    return environment
+    made.filters["yaml"] = yaml_text
+    made.filters["unit"] = unit_text
+    made.filters["plain_unit"] = lambda value: str(value).replace("%", "%%")
+    return made

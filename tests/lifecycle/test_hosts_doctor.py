@@ -17,6 +17,7 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.daemon import Daemon, DaemonFacts, ImageFacts, ImageMissingError, NoDaemonError
 from ninfer_lifecycle.hosts.doctor import Asked, Doctor
+from ninfer_lifecycle.hosts.doctor_room import computed_need
 from ninfer_lifecycle.hosts.findings import Finding, Level, exit_code_of, ok, problem, unknown, warning
 from ninfer_lifecycle.hosts.machine import Gpu, Machine
 from ninfer_lifecycle.hosts.model_digest import model_digest, weight_numbers
@@ -113,6 +114,17 @@ def test_each_lack_is_a_problem_with_a_remedy(check: str, changes: dict[str, Any
     found = examine(profile_with(**changes), machine=machine, daemon=daemon, port=4711)
     assert found[check].level is Level.PROBLEM and found[check].remedy
     assert exit_code_of(found.values()) is ExitCode.FAILED
+
+
+def test_the_computed_need_is_what_the_preflight_holds_against_what_is_free() -> None:
+    profile = profile_with(host={"memory": None})
+    need = computed_need(profile)
+    assert need is not None
+    enough, little = (examine(profile, machine=replace(HEALTHY, available_memory=lambda size=size: size))["memory"]
+                      for size in (need, need - 1))
+    assert (enough.level, little.level) == (Level.OK, Level.PROBLEM)
+    unknown = profile.model_copy(update={"model": profile.model.model_copy(update={"source": "path", "path": "/no"})})
+    assert computed_need(unknown) is None
 
 
 def test_no_daemon_is_a_problem_and_what_hangs_on_it_is_unknown() -> None:

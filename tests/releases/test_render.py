@@ -19,6 +19,7 @@ from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.locking import lock_profile
 from ninfer_lifecycle.render.deployment import Places, deployment_of
 from ninfer_lifecycle.render.files import TEMPLATES, Kind, render, unit_text, yaml_text
+from ninfer_lifecycle.render.lane_units import NAMES, lane_units
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -84,6 +85,17 @@ def test_systemd_finds_nothing_wrong_with_the_unit(name: str, kind: Kind, tmp_pa
     done = run(needed("systemd", "systemd-analyze"), "verify", "--man=no", str(unit))
     about_ours = [line for line in done.stderr.splitlines() if unit.name in line]
     assert (done.returncode, about_ours) == (0, []), done.stderr
+
+
+def test_units_that_look_after_the_lanes_call_recovery_at_boot_and_again(tmp_path: Path) -> None:
+    made = lane_units(sys.executable, "/var/lib/50% of ninfer", 30)
+    assert made == lane_units(sys.executable, "/var/lib/50% of ninfer", 30)
+    for name, text in made.items():
+        (tmp_path / name).write_text(text.replace(" docker.service", "").replace("Wants=docker.service\n", ""))
+    for name in NAMES:
+        done = run(needed("systemd", "systemd-analyze"), "verify", "--man=no", str(tmp_path / name))
+        assert (done.returncode, [line for line in done.stderr.splitlines() if name in line]) == (0, []), done.stderr
+    assert '--state-dir "/var/lib/50%% of ninfer"' in made["ninfer-lanes.service"]
 
 
 def test_systemd_says_so_when_a_unit_is_wrong(tmp_path: Path) -> None:
