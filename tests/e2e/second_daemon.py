@@ -24,6 +24,7 @@ class SecondDaemon:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        subprocess.run([IP, "link", "del", self.bridge], check=False, capture_output=True)  # of a run that was killed
         subprocess.run([IP, "link", "add", self.bridge, "type", "bridge"], check=True)
         subprocess.run([IP, "addr", "add", "10.231.77.1/24", "dev", self.bridge], check=True)
         subprocess.run([IP, "link", "set", self.bridge, "up"], check=True)
