@@ -1,11 +1,25 @@
 """A mixture of experts: tokens grouped by the expert that they were sent to, one product an expert."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ninfer_engine.kernels.swiglu import swiglu
+
+
+class Routes(NamedTuple):
+    """chosen: int64 [n, top], the experts of each token, likeliest first; shares: fp32 [n, top], what each counts."""
+
+    chosen: Tensor
+    shares: Tensor
+
+
+def route(scores: Tensor, top: int, normalised: bool) -> Routes:
+    """The `top` likeliest experts a token by softmax, in fp32, over scores [n, experts]; normalised: they sum to 1."""
+    shares, chosen = torch.softmax(scores, -1, dtype=torch.float32).topk(top, -1)
+    return Routes(chosen, shares / shares.sum(-1, keepdim=True) if normalised else shares)
 
 
 def expert_mlp(

@@ -1,6 +1,7 @@
 """RMS normalisations. Weights come ready to multiply: a zero-centred weight is shifted by one when it is loaded."""
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """
     wide = x.float()
     return (wide * _inverse_root(wide, 1.0 / x.shape[-1], eps)).mul_(weight).to(x.dtype)
+
+
+class Added(NamedTuple):
+    """total: x + residual, in x's dtype; normed: its RMS norm, in the same dtype."""
+
+    total: Tensor
+    normed: Tensor
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Added:
+    """x + residual and the rms_norm of it. x and residual have one shape and dtype; both are left unchanged."""
+    total = x + residual
+    return Added(total, rms_norm(total, weight, eps))
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import PAGE_TOKENS, KVTensors
 from ninfer_engine.kernels.pages import BlockRun, HistoryPlan, PageTable, TokenRun, plan_history
+from ninfer_engine.kernels.quantised import dequantise, quantise
 
 PREFILL_BLOCK = 4096
 """Tokens of a history block in prefill: fewer blocks mean fewer merges of chunk-sized partial outputs."""
@@ -20,6 +21,9 @@ DECODE_BLOCK = 1024
 
 _SCRATCH_FLOATS = 2 << 20
 """Floats of partial outputs that are alive at once in prefill."""
+
+_WIDENED_TOKENS = 8192
+"""Tokens of int8 history that exist as fp32 at once."""
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -44,11 +48,14 @@ def plan_decode(table: PageTable, tokens: int) -> HistoryPlan:
 
 def store_kv(kv: KVTensors, layer: int, k: Tensor, v: Tensor, runs: list[TokenRun]) -> None:
     """Write k and v, each [n, kv_heads, head_dim], to the rows of `runs`. Side effect: changes the pool."""
-    keys, values = kv.keys[layer], kv.values[layer]
+    written = [(kv.keys[layer], k), (kv.values[layer], v)]
+    if kv.quantised:
+        (k8, k_scale), (v8, v_scale) = quantise(k), quantise(v)
+        written = [(kv.keys[layer], k8), (kv.values[layer], v8),
+                   (kv.key_scales[layer], k_scale), (kv.value_scales[layer], v_scale)]
     for run in runs:
-        taken = slice(run.offset, run.offset + run.count)
-        keys[:, run.row : run.row + run.count].copy_(k[taken].transpose(0, 1))
-        values[:, run.row : run.row + run.count].copy_(v[taken].transpose(0, 1))
+        for pool, new in written:
+            pool[:, run.row : run.row + run.count].copy_(new[run.offset : run.offset + run.count].transpose(0, 1))
 
 
 def prefill_attention(q: Tensor, k: Tensor, v: Tensor, kv: KVTensors, layer: int, history: HistoryPlan) -> Tensor:
@@ -62,6 +69,8 @@ def prefill_attention(q: Tensor, k: Tensor, v: Tensor, kv: KVTensors, layer: int
     n, kv_heads, _ = k.shape
     if m not in (1, n):
         raise ValueError(f"queries must be those of the whole chunk ({n}) or of its last token, not of {m} tokens")
+    if kv.quantised:  # so that a token's keys and values are the same numbers for its own chunk and for later ones
+        k, v = dequantise(quantise(k)).to(k.dtype), dequantise(quantise(v)).to(v.dtype)
     group = heads // kv_heads
     grouped = q.view(m, kv_heads, group, dim).permute(1, 2, 0, 3).contiguous()
     own_k = k.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, n, dim)
@@ -94,9 +103,11 @@ def _decode_row(q: Tensor, kv: KVTensors, layer: int, plan: HistoryPlan) -> Tens
 def _history_partials(q: Tensor, kv: KVTensors, layer: int, plan: HistoryPlan) -> list[Partial]:
     """One merged partial a group. q: [kv_heads, rows, head_dim]."""
     keys, values = kv.keys[layer], kv.values[layer]
+    scales = (kv.key_scales[layer], kv.value_scales[layer]) if kv.quantised else None
     parts: list[Partial] = []
     for group in plan.groups:
-        results = [_attend_run(q, keys, values, run) for run in group]
+        results = [_attend_run(q, keys, values, run) for run in group] if scales is None else [
+            _attend_quantised(q, keys, values, scales, piece) for run in group for piece in run.pieces(_WIDENED_TOKENS)]
         outs = [out for out, _ in results]
         lses = [lse for _, lse in results]
         if len(outs) == 1:
@@ -110,6 +121,17 @@ def _attend_run(q: Tensor, keys: Tensor, values: Tensor, run: BlockRun) -> tuple
     """Unmasked attention over each block of a run: [blocks, kv_heads, rows, head_dim] and [blocks, kv_heads, rows]."""
     k, v = _blocks(keys, run), _blocks(values, run)
     query = q.to(keys.dtype).unsqueeze(0).expand(run.blocks, *q.shape)
+    out, lse = _flash(query, k, v)
+    return out.to(q.dtype), lse
+
+
+def _attend_quantised(
+    q: Tensor, keys: Tensor, values: Tensor, scales: tuple[Tensor, Tensor], run: BlockRun
+) -> tuple[Tensor, Tensor]:
+    """`_attend_run` over int8 keys and values, which become fp32 for this run alone."""
+    key_scales, value_scales = scales
+    k, v = _blocks(keys, run) * _blocks(key_scales, run), _blocks(values, run) * _blocks(value_scales, run)
+    query = q.to(k.dtype).unsqueeze(0).expand(run.blocks, *q.shape)
     out, lse = _flash(query, k, v)
     return out.to(q.dtype), lse
 

@@ -37,6 +37,18 @@ class BlockRun:
     row: int | None
     pages: PageTable
 
+    def pieces(self, most: int) -> list["BlockRun"]:
+        """The run in shorter runs of at most `most` tokens each, or of one block where a block is longer."""
+        step = max(1, most // self.tokens)
+        if self.row is None or self.blocks <= step:
+            return [self]
+        pages = self.tokens // PAGE_TOKENS
+        return [
+            BlockRun(min(step, self.blocks - first), self.tokens, self.row + first * self.tokens,
+                     self.pages[first * pages : (first + step) * pages])
+            for first in range(0, self.blocks, step)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlan:
@@ -45,8 +57,8 @@ class HistoryPlan:
     groups: tuple[tuple[BlockRun, ...], ...]
 
 
-def page_table(pages: Sequence[int]) -> PageTable:
-    """The page table as an array; entry i is the physical page of logical page i."""
+def page_table(pages: Sequence[int] | PageTable) -> PageTable:
+    """The page table as an array; entry i is the physical page of logical page i. An array is returned as it is."""
     return np.asarray(pages, dtype=np.int64)
 
 

@@ -25,4 +25,4 @@ def paired_mm(x: Tensor, matrix: Tensor) -> Tensor:
     if len(rows) == 2:
         return torch.mm(rows, matrix)[:n]
     pairs = len(rows) // 2
-    return torch.bmm(rows.view(pairs, 2, k), matrix.expand(pairs, *matrix.shape)).view(2 * pairs, -1)[:n]
+    return torch.bmm(rows.view(pairs, 2, k), matrix.expand(pairs, k, matrix.shape[1])).view(2 * pairs, -1)[:n]

@@ -64,15 +64,15 @@ class _Page:
 
 
 class DevicePages:
-    """The KV pages of one engine. Owns `tensors`, each [kv_heads, total_device * 64, head_dim]."""
+    """The KV pages of one engine. Owns `tensors`, each [kv_heads, total_device * 64, head_dim or 1 for scales]."""
 
     def __init__(self, tensors: KVTensors, host_capacity_bytes: int) -> None:
         self.tensors = tensors
-        pairs = [tensor for pair in zip(tensors.keys, tensors.values, strict=True) for tensor in pair]
-        self._device = same_device(pairs)
-        self._paged = [tensor.view(tensor.shape[0], -1, PAGE_TOKENS, tensor.shape[2]) for tensor in pairs]
+        parts = tensors.tensors
+        self._device = same_device(parts)
+        self._paged = [tensor.view(tensor.shape[0], -1, PAGE_TOKENS, tensor.shape[2]) for tensor in parts]
         self.total_device = self._paged[0].shape[1]
-        self.layout = RowLayout.of(((tensor.shape[0], PAGE_TOKENS, tensor.shape[2]), tensor.dtype) for tensor in pairs)
+        self.layout = RowLayout.of(((tensor.shape[0], PAGE_TOKENS, tensor.shape[2]), tensor.dtype) for tensor in parts)
         self.page_bytes = self.layout.size
         self.host_capacity_bytes = host_capacity_bytes
         self._mapped = ([tensor.view(torch.uint8).numpy() for tensor in self._paged]
@@ -269,7 +269,8 @@ class DevicePages:
     # --- bytes --------------------------------------------------------------------------------------------------
 
     def export(self, page: PageId, valid_tokens: int = PAGE_TOKENS) -> memoryview:
-        """The page's bytes in `layout` (for each layer keys then values), positions from `valid_tokens` on zero.
+        """The page's bytes in `layout` (for each layer keys, values, scales of int8), positions from `valid_tokens` on
+        zero.
 
         The same tokens give the same bytes wherever the page lies. From any thread that holds a reference.
         """

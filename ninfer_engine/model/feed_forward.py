@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from ninfer_engine.kernels.decode_rows import RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.model.config import ModelConfig
 from ninfer_engine.model.weights import DenseWeights, ExpertWeights
@@ -24,6 +24,10 @@ class DenseFeedForward:
         """Rows [n, hidden] to rows [n, hidden]."""
         return mm(self._swiglu(mm(x, self._gate_up)), self._down)
 
+    def decode_rows(self, x: Tensor, norm: Tensor, eps: Tensor, paired: bool, programs: RowPrograms) -> Tensor:
+        """x + the feed-forward of rms_norm(x), by one program."""
+        return programs.feed_forward(x, norm, self._gate_up, self._down, eps, paired)
+
 
 class ExpertFeedForward:
     """The chosen experts' outputs, weighted, plus the shared expert's, gated."""
@@ -38,9 +42,7 @@ class ExpertFeedForward:
 
     def __call__(self, x: Tensor, mm: Product) -> Tensor:
         """Rows [n, hidden] to rows [n, hidden]; a row's result does not depend on the others' content."""
-        shares, chosen = torch.softmax(mm(x, self._router), -1, dtype=torch.float32).topk(self._top, -1)
-        if self._normalised:
-            shares = shares / shares.sum(-1, keepdim=True)
+        chosen, shares = self._kernels.route(mm(x, self._router), self._top, self._normalised)
         mixed = self._kernels.expert_mlp(x, chosen, shares.to(x.dtype), self._gate_up, self._down, mm)
         # A product with one column would round by the number of rows; a sum along each row does not.
         opening = (x * self._gate).sum(-1, keepdim=True).sigmoid()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ninfer_engine.kernels.decode_rows import RowConstants, RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.kernels.paged_attention import plan_prefill
 from ninfer_engine.kernels.rotary import Angles
@@ -31,6 +32,7 @@ class FullMixer:
         # Views of the fused matrices, for chunks whose queries are not all wanted.
         self._matrix, self._out = weights.project.t(), weights.out.t()
         self._gate_q, self._k_v = self._matrix[:, : gate + width], self._matrix[:, gate + width :]
+        self._constants = RowConstants.of(config.rms_eps)
         norm = weights.qk_norm
         self._q_norm = None if norm is None else norm[: self._heads]
         self._k_norm = None if norm is None else norm[self._heads :]
@@ -59,6 +61,16 @@ class FullMixer:
         gate, q, k, v = self._project(x, step.angles, step.mm)
         self._kernels.store_kv(step.kv, self._index, k, v, step.runs)
         return self._output(self._kernels.decode_attention(q, step.kv, self._index, step.histories), gate, step.mm)
+
+    def decode_rows(self, x: Tensor, norm: Tensor, step: DecodeStep, programs: RowPrograms) -> Tensor:
+        """x + the mix of rms_norm(x), by two programs and the kernels between them; side effects as in `decode`."""
+        gate, q, k, v = programs.attention_inputs(
+            x, norm, self._matrix, self._weights.qk_norm, step.angles.cos, step.angles.sin, self._constants.eps,
+            self._splits[0], self._heads, self._kv_heads, self._dim, step.paired,
+        )
+        self._kernels.store_kv(step.kv, self._index, k, v, step.runs)
+        attended = self._kernels.decode_attention(q, step.kv, self._index, step.histories)
+        return programs.attention_output(x, attended, gate, self._out, step.paired)
 
     def _project(
         self, x: Tensor, angles: Angles, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ninfer_engine.kernels.decode_rows import RowConstants, RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.kernels.gated_delta import DeltaInputs
 from ninfer_engine.model.config import LinearShape
@@ -27,6 +28,7 @@ class LinearMixer:
         self._matrix, self._out = weights.project.t(), weights.out.t()  # mm of a view: fewer dispatches than F.linear
         self._splits = [shape.conv_channels, shape.values, shape.value_heads, shape.value_heads]
         self._mixed_splits = [2 * shape.keys, shape.values]
+        self._constants = RowConstants.of(rms_eps, shape.key_dim)
 
     def prefill(self, x: Tensor, step: PrefillStep, wanted: int) -> Tensor:
         """Mix a chunk; returns the outputs of its last `wanted` tokens. The state covers all of them."""
@@ -46,6 +48,15 @@ class LinearMixer:
         inputs = self._inputs(mixed, rate, decay)
         out = self._kernels.gated_delta_decode(inputs, recurrent, step.src_slots, step.dst_slots)
         return self._output(out, z, step.mm)
+
+    def decode_rows(self, x: Tensor, norm: Tensor, step: DecodeStep, programs: RowPrograms) -> Tensor:
+        """x + the mix of rms_norm(x), by one program; side effects as in `decode`."""
+        weights, constants = self._weights, self._constants
+        return programs.linear_mix(
+            x, norm, self._matrix, weights.conv, weights.dt_bias, weights.neg_decay_scale, weights.norm, self._out,
+            step.states.conv[self._index], step.states.recurrent[self._index], step.src_slots, step.dst_slots,
+            constants.eps, constants.tiny, constants.scale, step.paired,
+        )
 
     def _inputs(self, mixed: Tensor, rate: Tensor, decay: Tensor) -> DeltaInputs:
         shape, n = self._shape, len(mixed)

@@ -60,6 +60,9 @@ def load_model(path: Path, device: str = "cpu", dtype: str = "fp32") -> LoadedMo
         raise ModelError(f"dtype {dtype!r} is not supported", f"choose one of {', '.join(COMPUTE_DTYPES)}")
     try:
         kernels = kernels_for(torch.device(device))
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise UnsupportedDeviceError("torch finds no GPU here: see that nvidia-smi works and that torch is a CUDA "
+                                         "build, or run with --device cpu")
     except (UnsupportedDeviceError, RuntimeError) as error:
         raise ModelError(f"device {device!r} cannot be used: {error}") from None
     source = _gguf(path) if path.is_file() else _directory(path)

@@ -1,6 +1,6 @@
 """What every layer needs to know of the chunk or batch that is being computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from ninfer_engine.kernels.cache_layout import KVTensors, StateTensors
 from ninfer_engine.kernels.pages import HistoryPlan, PageTable, TokenRun
 from ninfer_engine.kernels.rotary import Angles
+from ninfer_engine.kernels.row_products import paired_mm
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +36,10 @@ class DecodeStep:
     runs: list[TokenRun]
     histories: list[HistoryPlan]
     angles: Angles
-    src_slots: Sequence[int]
-    dst_slots: Sequence[int]
+    src_slots: list[int]
+    dst_slots: list[int]
+
+    @property
+    def paired(self) -> bool:
+        """Whether `mm` is `paired_mm`."""
+        return self.mm is paired_mm

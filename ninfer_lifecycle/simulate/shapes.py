@@ -1,8 +1,8 @@
-"""What one KV page and one state image of a model take, from its config.json; nothing is loaded.
+"""What one KV page and one state image of a model take, from its config.json or GGUF header; nothing is loaded.
 
-Reads text models of the qwen3_5_text and qwen3_next kind: linear-attention layers with gated delta rule beside
-full-attention layers. The layout is the engine's: recurrent state and convolution tail in fp32, keys and values in
---kv-dtype.
+Hybrid models have linear-attention layers with gated delta rule beside full-attention layers; dense ones have full
+attention only, and a marker for an image. The layout is the engine's: recurrent state and convolution tail in fp32,
+keys and values in --kv-dtype.
 """
 
 import json
@@ -13,11 +13,16 @@ from typing import Any
 
 from ninfer_engine.context.types import PAGE_TOKENS
 from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.simulate.gguf_header import gguf_document, is_gguf
 
-KV_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+KV_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int8": 1}
 """Bytes of one number, by name of --kv-dtype."""
 
+_SCALE_BYTES = {"int8": 4}
+"""Bytes of the scale beside one token's numbers of one head, where a kind has scales."""
+
 _STATE_BYTES = 4
+_MARKER_BYTES = 64 << 10  # the image of a model without linear layers: docs/models.md says why there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class ModelShapes:
 
     def token_bytes(self, kv_dtype: str) -> int:
         """Keys and values of one token in all full-attention layers."""
-        return self.full_layers * 2 * self.kv_heads * self.head_dim * KV_BYTES[kv_dtype]
+        row = self.head_dim * KV_BYTES[kv_dtype] + _SCALE_BYTES.get(kv_dtype, 0)
+        return self.full_layers * 2 * self.kv_heads * row
 
     def page_bytes(self, kv_dtype: str) -> int:
         """One KV page."""
@@ -50,7 +56,9 @@ class ModelShapes:
 
     @property
     def image_bytes(self) -> int:
-        """One state image: recurrent state and convolution tail of every linear layer."""
+        """One state image: recurrent state and convolution tail of every linear layer; a marker without such layers."""
+        if self.linear_layers == 0:
+            return _MARKER_BYTES
         recurrent = self.value_heads * self.key_dim * self.value_dim
         return self.linear_layers * _STATE_BYTES * (recurrent + self.conv_channels * (self.conv_width - 1))
 
@@ -68,17 +76,19 @@ BUILT_IN = {"27b": HYBRID_27B, "tiny": TINY}
 
 
 def shapes_of(model: str) -> ModelShapes:
-    """A built-in name, a config.json, or a directory that holds one. Raises UsageError."""
+    """A built-in name, a config.json, a directory that holds one, or a GGUF file. Raises UsageError."""
     if model in BUILT_IN:
         return BUILT_IN[model]
     path = Path(model).expanduser()
     path = path / "config.json" if path.is_dir() else path
+    if is_gguf(path):
+        return parse_config(gguf_document(path), str(path))
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"no model configuration at {path}: {error.strerror}",
-                         f"give a config.json, a directory with one, or one of: {', '.join(sorted(BUILT_IN))}"
-                         ) from None
+                         "give a config.json, a directory with one, a GGUF file, or one of: "
+                         f"{', '.join(sorted(BUILT_IN))}") from None
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}", "give the config.json of a model in HF layout") from None
     if not isinstance(document, dict):
@@ -93,18 +103,24 @@ def parse_config(document: Mapping[str, Any], where: str) -> ModelShapes:
     fields = _Fields(text, f"{where}: text_config.") if isinstance(text, dict) else _Fields(document, f"{where}: ")
     kinds = fields.layer_kinds()
     heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
+    linear = fields if "linear_attention" in kinds else _Fields(_WITHOUT_LINEAR, "")
     return ModelShapes(
         name=str(document.get("model_type", where)),
         full_layers=kinds.count("full_attention"),
         kv_heads=fields.size("num_key_value_heads", heads),
         head_dim=fields.size("head_dim", max(1, hidden // heads)),
         linear_layers=kinds.count("linear_attention"),
-        key_heads=fields.size("linear_num_key_heads"),
-        value_heads=fields.size("linear_num_value_heads"),
-        key_dim=fields.size("linear_key_head_dim"),
-        value_dim=fields.size("linear_value_head_dim"),
-        conv_width=fields.size("linear_conv_kernel_dim"),
+        key_heads=linear.size("linear_num_key_heads"),
+        value_heads=linear.size("linear_num_value_heads"),
+        key_dim=linear.size("linear_key_head_dim"),
+        value_dim=linear.size("linear_value_head_dim"),
+        conv_width=linear.size("linear_conv_kernel_dim"),
     )
+
+
+_WITHOUT_LINEAR = dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+                                 "linear_value_head_dim", "linear_conv_kernel_dim"), 1)
+"""What a model without linear layers has for their sizes."""
 
 
 class _Fields:
@@ -126,8 +142,9 @@ class _Fields:
         count, kinds = self.size("num_hidden_layers"), self._document.get("layer_types")
         if kinds is None:
             if "full_attention_interval" not in self._document:
-                raise self._wrong("layer_types", "a list of linear_attention and full_attention: a model without "
-                                  "linear layers has no state images, and needs no slots for them")
+                if any(name in self._document for name in _WITHOUT_LINEAR):
+                    raise self._wrong("layer_types", "a list of linear_attention and full_attention")
+                return ["full_attention"] * count
             every = self.size("full_attention_interval")
             return ["linear_attention" if (n + 1) % every else "full_attention" for n in range(count)]
         known = {"linear_attention", "full_attention"}
@@ -138,4 +155,4 @@ class _Fields:
     def _wrong(self, name: str, wanted: str) -> UsageError:
         found = repr(self._document[name])[:80] if name in self._document else "missing"
         return UsageError(f"{self._prefix}{name} must be {wanted}, and is {found}",
-                          "give the config.json of a qwen3_5_text or qwen3_next model")
+                          "give the config.json of a model that the engine serves: docs/models.md lists them")

@@ -61,10 +61,41 @@ def test_a_configuration_that_lacks_something_is_refused_by_name(change: dict[st
         parse_config(NEXT | change, "config.json")
 
 
-def test_a_model_without_linear_layers_is_refused(tmp_path: Path) -> None:
-    dense = {key: value for key, value in NEXT.items() if key != "full_attention_interval"}
-    with pytest.raises(UsageError, match="without linear layers"):
-        parse_config(dense, "config.json")
+def test_linear_sizes_without_the_kinds_of_the_layers_are_refused() -> None:
+    unclear = {key: value for key, value in NEXT.items() if key != "full_attention_interval"}
+    with pytest.raises(UsageError, match="layer_types"):
+        parse_config(unclear, "config.json")
+
+
+DENSE = {"vocab_size": 512, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "intermediate_size": 160, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+         "rope_theta": 1e6}
+
+
+@pytest.mark.parametrize("change", [{"model_type": "llama"}, {"model_type": "qwen3", "head_dim": 32}])
+def test_a_dense_model_has_the_sizes_that_the_engine_allocates(change: dict[str, object]) -> None:
+    theirs, ours = engine_config(DENSE | change).cache_shapes, parse_config(DENSE | change, "config.json")
+    assert ours.image_bytes == theirs.image_bytes
+    assert [ours.page_bytes(kind) for kind in KV_BYTES] == [theirs.page_bytes(kind) for kind in KV_BYTES]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_5", "qwen3_5_moe"])
+def test_a_gguf_file_has_the_sizes_of_the_model_that_it_was_made_from(name: str, tmp_path: Path) -> None:
+    from architecture_cases import directory_of
+    from gguf_cases import write_gguf
+
+    path = write_gguf(name, tmp_path / "m.gguf")
+    wanted, found = shapes_of(str(directory_of(name))), shapes_of(str(path))
+    assert (found.image_bytes, found.page_bytes("int8")) == (wanted.image_bytes, wanted.page_bytes("int8"))
+
+
+@pytest.mark.parametrize("data", [b"GGUF", b"GGUF" + b"\3\0\0\0" + b"\0" * 8 + b"\1" + b"\0" * 7,
+                                  b"GGUF" + b"\3\0\0\0" + b"\0" * 8 + b"\1" + b"\0" * 7 + b"\xff" * 16])
+def test_a_damaged_gguf_file_is_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="GGUF"):
+        shapes_of(str(path))
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

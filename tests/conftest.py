@@ -1,0 +1,14 @@
+"""Triton decides once in a process, when it is first imported, whether it compiles or interprets its library: for tests
+it interprets. It is imported here, before anything else can import it; the processes that tests start compile."""
+
+import os
+import sys
+from importlib.util import find_spec
+
+if find_spec("triton") is not None and "triton" not in sys.modules:
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton
+    import triton.language  # noqa: F401
+
+    del os.environ["TRITON_INTERPRET"]
+    triton.knobs.runtime.interpret = True
