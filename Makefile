@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: qualify test lint types walls unit e2e bench clean
+.PHONY: qualify test lint types walls unit e2e swarm bench clean
 
 # The main job on the embedded default: child process, tiny hybrid model, CPU, quick sizes; the receipt is verified.
 qualify: $(READY)
@@ -31,6 +31,10 @@ unit: $(READY)
 # Real containers: needs a Docker daemon; scripts/docker_up.sh starts one where none answers.
 e2e: $(READY)
 	$(BIN)/pytest tests/e2e
+
+# Of these, the swarm of three nodes alone: daemons in network namespaces, an update rolled back, a node drained.
+swarm: $(READY)
+	$(BIN)/pytest tests/e2e/test_swarm_three_nodes.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.run $(BENCH)

@@ -38,6 +38,8 @@ COMMANDS: dict[str, Command] = {
     "rollback": Command("promote", "rollback", "Make the release that was live before live again."),
     "release": Command("release", "app", "Show lanes and their history; recover them; take one out of service."),
     "fleet": Command("fleet", "app", "Check the signed statement over a fleet (`ninfer qualify --fleet` makes it)."),
+    "deploy": Command("deploy", "deploy", "Run a profile as replicas on a Docker Swarm, behind a front."),
+    "undeploy": Command("undeploy", "undeploy", "Take a deployment off the swarm."),
     "render": Command("render", "render", "Write a profile as a file for Compose, Swarm or systemd."),
     "up": Command("up", "up", "Start an engine and leave it running."),
     "down": Command("up", "down", "Stop an engine that `up` started."),

@@ -20,5 +20,5 @@ def _offering(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 profiles = _offering(lambda: [entry.name for entry in list_profiles() if entry.shadowed_by is None])
 plans = _offering(lambda: PLAN_PARTS)
-hosts = _offering(lambda: ("process", "docker"))
+hosts = _offering(lambda: ("process", "docker", "swarm"))
 engines = _offering(lambda: [record.name for record in EngineState(default_state_dir()).all()])

@@ -148,7 +148,7 @@ def locked(profile: Profile, host: str | None, models_dir: Path) -> ProfileLock:
     from ninfer_lifecycle.qualify.models import ensure_model  # noqa: PLC0415
 
     image = None
-    if parse_kind(host, profile.host.kind) == "docker":
+    if parse_kind(host, profile.host.kind) != "process":
         with open_host("docker") as place:
             image = place.image_id(profile.image.reference)
     model = ensure_model(profile.model, models_dir)

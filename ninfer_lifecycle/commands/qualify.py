@@ -45,7 +45,7 @@ def qualify(
     profile: Annotated[str | None, typer.Argument(help="profile name, or the path of a YAML file",
                                                      autocompletion=completing.profiles)] = None,
     *,
-    host: Annotated[str | None, typer.Option(help="process or docker; default: as the profile says",
+    host: Annotated[str | None, typer.Option(help="process, docker or swarm; default: as the profile says",
                                                  autocompletion=completing.hosts)] = None,
     plan: Annotated[str | None, typer.Option(help="probe plan (`ninfer probe list`); default: the profile's",
                                                  autocompletion=completing.plans)] = None,

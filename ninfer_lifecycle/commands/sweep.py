@@ -15,8 +15,9 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be removed, and remove nothing")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove containers, networks and volumes of runs whose process is dead. What lives, what `up` or a release keeps,
-    and what another machine owns stays. Exits with 3 when something could not be removed.
+    """Remove containers, networks, volumes, and a swarm's services, secrets and configs, of runs whose process is dead.
+    What lives, what `up` or a release keeps, what was deployed, and what another machine owns stays. Exits with 3 when
+    something could not be removed.
     """
     daemon = SdkDaemon()
     try:

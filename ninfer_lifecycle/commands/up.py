@@ -33,7 +33,7 @@ def up(
     profile_name: Annotated[str, typer.Argument(help="a profile's name or path", metavar="PROFILE",
                                               autocompletion=completing.profiles)],
     *,
-    host: Annotated[str | None, typer.Option(help="process or docker; default: the profile's own",
+    host: Annotated[str | None, typer.Option(help="process, docker or swarm; default: the profile's own",
                                                  autocompletion=completing.hosts)] = None,
     name: Annotated[str | None, typer.Option(help="name for down, status and logs; default: the profile's")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0: any free one")] = 0,
@@ -162,7 +162,7 @@ def _look(record: EngineRecord) -> Seen:
     return Seen("ready" if document.status == "ok" else "not answering", detail, shown)
 
 
-def _api_key(directory: Path, name: str) -> Path:
+def api_key(directory: Path, name: str) -> Path:
     """The key of an engine's name, made once: its store answers only to the key that it was written with."""
     key = directory / "keys" / f"{name}.key"
     if not key.exists():
@@ -205,6 +205,6 @@ def _spec(
     return EngineSpec(
         run_id=run_id, flags=configured_flags(profile, model.sha256), model_dir=model.path, run_dir=run_dir,
         expected=ExpectedIdentity(configuration.identity_sha256, model.sha256),
-        store_dir=directory.resolve() / "stores" / name, key_file=_api_key(directory.resolve(), name), image=image,
+        store_dir=directory.resolve() / "stores" / name, key_file=api_key(directory.resolve(), name), image=image,
         limits=limits_of(profile.host), labels=kept_labels(directory / STATE_FILE),
         port=port, ready_s=profile.host.ready_seconds), configuration

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.hosts.base import HostKind
 from ninfer_lifecycle.profiles.yaml_source import parse_mapping
 from ninfer_lifecycle.receipts.attachments import first_error
 
@@ -67,7 +68,7 @@ class FleetLane(_Section):
 
     name: LaneName
     profile: str
-    host: Literal["process", "docker"] | None = None
+    host: HostKind | None = None
     place: Place = Place()
     labels: dict[str, str] = Field(default_factory=dict)
     key: str | None = None

@@ -49,7 +49,7 @@ def inconclusive_receipt(
         model = profile.model.sha256 or make_model(profile.model).sha256
     except NinferError:
         return None
-    boxed = (lane.host or profile.host.kind) == "docker"
+    boxed = (lane.host or profile.host.kind) != "process"
     lock = lock_profile(profile, model, profile.image.digest if boxed else None,
                         None if boxed else engine_tree_sha256())
     store = ReceiptStore(receipts_dir)

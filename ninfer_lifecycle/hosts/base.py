@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self
 
 from ninfer_engine.contract.flags import EngineFlags
 
-HostKind = Literal["process", "docker"]
+HostKind = Literal["process", "docker", "swarm"]
 
 
 @dataclass(frozen=True, slots=True)

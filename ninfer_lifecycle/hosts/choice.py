@@ -10,6 +10,7 @@ from ninfer_lifecycle.text import did_you_mean
 if TYPE_CHECKING:
     from ninfer_lifecycle.hosts.docker import DockerHost
 
+KINDS: tuple[HostKind, ...] = ("process", "docker", "swarm")
 
 @overload
 def open_host(kind: Literal["docker"]) -> "DockerHost": ...
@@ -28,6 +29,10 @@ def open_host(kind: HostKind) -> Host:
             from ninfer_lifecycle.hosts.docker import DockerHost  # noqa: PLC0415  # see above
 
             return DockerHost()
+        case "swarm":
+            from ninfer_lifecycle.hosts.swarm.host import SwarmHost  # noqa: PLC0415  # see above
+
+            return SwarmHost()
 
 
 def parse_kind(given: str | None, default: HostKind) -> HostKind:
@@ -35,8 +40,8 @@ def parse_kind(given: str | None, default: HostKind) -> HostKind:
     match given:
         case None:
             return default
-        case "process" | "docker":
+        case "process" | "docker" | "swarm":
             return given
         case _:
-            raise UsageError(f"no host named {given!r}{did_you_mean(given, ('process', 'docker'))}",
-                             "choose --host process or --host docker")
+            raise UsageError(f"no host named {given!r}{did_you_mean(given, KINDS)}",
+                             "choose --host process, --host docker or --host swarm")

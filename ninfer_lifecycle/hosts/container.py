@@ -58,7 +58,7 @@ def create_options(spec: EngineSpec, asked: Asked) -> dict[str, Any]:
         "mounts": [{"Type": "bind", "Source": item.source, "Target": item.target, "ReadOnly": item.read_only}
                    for item in asked.mounts],
         "ports": {f"{ENGINE_PORT}/tcp": ("127.0.0.1", asked.port) if asked.port else ("127.0.0.1",)},
-        "environment": _environment(limits),
+        "environment": environment_of(limits),
         "labels": {**spec.labels, **owner_labels(spec.run_id)},
         "mem_limit": limits.memory_bytes,
         "memswap_limit": limits.memory_bytes,
@@ -93,7 +93,8 @@ def _tmpfs(limits: Limits) -> str:
     return f"rw,nosuid,nodev,size={limits.tmpfs_bytes or TMPFS_BYTES},mode=1777{',exec' if limits.gpus else ''}"
 
 
-def _environment(limits: Limits) -> dict[str, str]:
+def environment_of(limits: Limits) -> dict[str, str]:
+    """What every container of ours finds in its environment."""
     environment = {"HOME": "/tmp", "PYTHONUNBUFFERED": "1"}  # noqa: S108  # the only writable path without a store
     if limits.milli_cpus:
         environment["OMP_NUM_THREADS"] = str(max(1, limits.milli_cpus // 1000))
@@ -113,13 +114,16 @@ def _device_requests(limits: Limits) -> list[dict[str, Any]] | None:
     return [{"device_ids": list(limits.gpus), "capabilities": [["gpu"]]}]
 
 
-def drift(asked: Asked, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What differs between the container asked for and its `docker inspect`, in words; empty when nothing does."""
-    wanted, found = _wanted(asked), _found(attrs)
+def drift(asked: Asked, attrs: Mapping[str, Any], but: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """What differs between the container asked for and its `docker inspect`, in words; empty when nothing does.
+
+    but: what was not asked for in these words, and so is not compared.
+    """
+    wanted, found = {name: value for name, value in _wanted(asked).items() if name not in but}, _found(attrs)
     if asked.limits.runtime is None:  # not asked for: the daemon's own choice stands
-        wanted.pop("runtime")
+        wanted.pop("runtime", None)
     if asked.limits.shm_bytes is None:
-        wanted.pop("shared memory")
+        wanted.pop("shared memory", None)
     return tuple(f"{name} is {found[name]!r} and {value!r} was asked for"
                  for name, value in wanted.items() if found[name] != value)
 
@@ -176,10 +180,10 @@ def _found(attrs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def published_port(attrs: Mapping[str, Any]) -> int | None:
-    """The port of 127.0.0.1 that leads to the engine; None while it is not bound."""
+def published_port(attrs: Mapping[str, Any], address: str = "127.0.0.1") -> int | None:
+    """The port of that address of the daemon's machine that leads to the engine; None while it is not bound."""
     entries = (attrs.get("NetworkSettings", {}).get("Ports") or {}).get(f"{ENGINE_PORT}/tcp") or ()
-    return next((int(entry["HostPort"]) for entry in entries if entry.get("HostIp") == "127.0.0.1"), None)
+    return next((int(entry["HostPort"]) for entry in entries if entry.get("HostIp") == address), None)
 
 
 def is_running(attrs: Mapping[str, Any]) -> bool:

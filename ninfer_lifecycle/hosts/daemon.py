@@ -12,7 +12,7 @@ from ninfer_lifecycle.errors import HostError
 Attrs = Mapping[str, Any]
 """An inspect document of the Engine API (v1.41 and later)."""
 
-OwnedKind = Literal["container", "network", "volume"]
+OwnedKind = Literal["service", "container", "network", "volume", "secret", "config"]
 
 
 class NoDaemonError(HostError):
@@ -148,7 +148,9 @@ class Daemon(Protocol):
         """Run a program inside a running container."""
 
     def owned(self, label: str) -> tuple[Owned, ...]:
-        """Containers (running or not), networks and volumes with this label (`name=value`)."""
+        """Containers (running or not), networks and volumes with this label (`name=value`); of a swarm's manager also
+        the services, secrets and configs.
+        """
 
     def remove_owned(self, thing: Owned) -> None:
         """Remove it, forcibly. One that is gone is no error."""

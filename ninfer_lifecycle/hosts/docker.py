@@ -177,7 +177,7 @@ class DockerHost:
     def reap(self, run_dir: Path) -> int:
         """Remove containers of a run whose tool was killed, its baseline's and stand-ins' too; how many they were."""
         left = [thing for thing in self._daemon.owned(TOOL_LABEL)
-                if thing.kind == "container" and _is_of(thing.labels.get(f"{LABEL}.run", ""), run_dir.name)]
+                if thing.kind == "container" and is_of_run(thing.labels.get(f"{LABEL}.run", ""), run_dir.name)]
         for thing in left:
             self._daemon.remove(thing.id)
         return len(left)
@@ -201,11 +201,7 @@ class DockerHost:
     def environment(self) -> dict[str, str]:
         """Machine and daemon, for a receipt."""
         if self._environment is None:
-            facts = self._daemon.facts()
-            self._environment = {
-                **machine_facts(), "containerEngine": f"docker {facts.version}", "dockerApi": facts.api_version,
-                "storageDriver": facts.storage_driver, "cgroupVersion": facts.cgroup_version,
-            }
+            self._environment = environment_of_daemon(self._daemon)
         return self._environment
 
     def _life(self, engine: RunningEngine) -> Life:
@@ -231,6 +227,13 @@ class DockerHost:
         self._lives.pop(life.handle, None)
 
 
-def _is_of(label: str, run_id: str) -> bool:
+def environment_of_daemon(daemon: Daemon) -> dict[str, str]:
+    """Machine and daemon, for a receipt. HostError when the daemon does not say."""
+    facts = daemon.facts()
+    return {**machine_facts(), "containerEngine": f"docker {facts.version}", "dockerApi": facts.api_version,
+            "storageDriver": facts.storage_driver, "cgroupVersion": facts.cgroup_version}
+
+
+def is_of_run(label: str, run_id: str) -> bool:
     """Whether a container's run is this one, or an engine that this one runs beside or instead of its own."""
     return label == run_id or label.startswith(f"{run_id}-")

@@ -58,7 +58,7 @@ class Doctor:
         daemon: Daemon | None = None
         facts: DaemonFacts | None = None
         try:
-            if asked is None or asked.kind == "docker":
+            if asked is None or asked.kind != "process":
                 try:
                     daemon = self.open_daemon()
                     facts = daemon.facts()
@@ -68,7 +68,7 @@ class Doctor:
                     yield from self._daemon(facts)
             if asked is None:
                 return
-            if asked.kind == "docker":
+            if asked.kind != "process":
                 yield self._image(asked, daemon, facts)
             else:
                 yield self._engine()
@@ -162,7 +162,7 @@ class Doctor:
         if not path.exists():
             yield problem("model", f"no model at {path}", "set model.path in the profile")
             return
-        if asked.kind == "docker":
+        if asked.kind != "process":
             try:
                 check_readable(path.resolve(), container_user()[0])
             except (HostError, OSError) as error:

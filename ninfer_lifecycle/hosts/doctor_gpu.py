@@ -16,14 +16,14 @@ def wants_gpu(profile: Profile) -> bool:
 
 def gpu_findings(profile: Profile, kind: HostKind, facts: DaemonFacts | None, machine: Machine) -> Iterator[Finding]:
     """What there is to say of GPUs; one line where none is asked for."""
-    if kind == "docker" and profile.flags.device == "cuda" and profile.host.gpus == "none":
+    if kind != "process" and profile.flags.device == "cuda" and profile.host.gpus == "none":
         yield problem("gpu", "the engine is to run on cuda and its container gets no GPU",
                       "set host.gpus: all, or list device UUIDs")
         return
     if not wants_gpu(profile):
         yield ok("gpu", "none is asked for")
         return
-    if kind == "docker" and facts is not None:
+    if kind != "process" and facts is not None:
         yield from _runtime(profile, facts)
     if facts is not None and not facts.local:
         yield unknown("gpu", "the daemon's machine is not this one", "run `ninfer doctor` there")

@@ -41,6 +41,10 @@ class Life:
         self._daemon.start(self.handle)
         self._log.follow()
 
+    def attend(self) -> None:
+        """Read what a container writes that somebody else started: a swarm starts its tasks itself."""
+        self._log.follow()
+
     def bound_port(self) -> int:
         """The published port, read until it is bound: the daemon answers `start` before its proxy is there.
 
@@ -91,6 +95,18 @@ class Life:
                                 "process in uninterruptible sleep (ps -o pid,stat,wchan)")
         except ContainerGoneError:
             return
+
+    def await_end(self, grace_s: float) -> None:
+        """Somebody else was told to stop it: return when it is down, having killed it after the grace."""
+        try:
+            if not self._is_down(grace_s):
+                self.stop(0.0)
+        except ContainerGoneError:
+            return
+
+    def finish(self) -> None:
+        """It has ended: read the rest of what it wrote."""
+        self._log.finish()
 
     def remove(self, grace_s: float) -> None:
         """Stop, read the rest of its output, remove container and copy of the key. One already gone is fine."""

@@ -9,7 +9,9 @@ from ninfer_lifecycle.hosts.daemon import Daemon, Owned
 from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL, Fate, Here, fate_of, here
 
 Done = Literal["removed", "would be removed", "kept", "could not be removed"]
-_ORDER = {"container": 0, "network": 1, "volume": 2}  # a network or a volume in use cannot go
+_SERVICE_OF_TASK = "com.docker.swarm.service.id"
+_ORDER = {"service": 0, "container": 1, "secret": 2, "config": 3, "network": 4, "volume": 5}
+"""What uses something goes before what it uses, and a service before its containers: it would make new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,19 @@ def sweep(daemon: Daemon, dry_run: bool, now: Here | None = None,
     """
     now, results = now or here(), []
     for thing in sorted(daemon.owned(TOOL_LABEL), key=lambda one: (_ORDER[one.kind], one.name)):
-        result = _one(daemon, thing, fate_of(thing.labels, thing.id, now), dry_run)
+        result = _one(daemon, thing, fate_of(thing.labels, _handle_of(thing), now), dry_run)
         say(result)
         results.append(result)
     return tuple(results)
+
+
+def _handle_of(thing: Owned) -> str:
+    """The id that a file of what was left running would hold: of a swarm's task its service, of a secret or a config
+    the run that it was made for.
+    """
+    if thing.kind in {"secret", "config"}:
+        return thing.labels.get(f"{LABEL}.run", thing.id)
+    return thing.labels.get(_SERVICE_OF_TASK, thing.id)
 
 
 def _one(daemon: Daemon, thing: Owned, fate: Fate, dry_run: bool) -> Swept:

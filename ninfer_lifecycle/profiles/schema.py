@@ -69,10 +69,11 @@ class ImageSection(Section):
 class HostSection(Section):
     """Host defaults. memory, shm and tmpfs (of /tmp) as 8g or 512m, cpus as 2 or 1.5, gpus: none, all, or a list of
     device UUIDs. runtime: a container runtime that the daemon knows, such as nvidia. ulimits: by name, as
-    nofile: 65536; -1 is unlimited. seccomp: file with a profile in Docker's JSON form.
+    nofile: 65536; -1 is unlimited. seccomp: file with a profile in Docker's JSON form. nodeLabels: labels that a node
+    of a swarm must have; gpuResource: what its nodes call a GPU among their generic resources.
     """
 
-    kind: Literal["process", "docker"] = "process"
+    kind: Literal["process", "docker", "swarm"] = "process"
     memory: int | None = None
     cpus: Annotated[int | None, Field(description="thousandths of a CPU")] = None
     shm: int | None = None
@@ -82,6 +83,9 @@ class HostSection(Section):
     ulimits: dict[Annotated[str, Field(pattern=r"^[a-z]+$")], Annotated[int, Field(ge=-1)]] = Field(
         default_factory=dict)
     seccomp: str | None = None
+    node_labels: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")],
+                      Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]] = Field(default_factory=dict)
+    gpu_resource: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "NVIDIA-GPU"
     ready_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     stop_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
 

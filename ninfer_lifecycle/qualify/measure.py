@@ -12,13 +12,14 @@ from ninfer_lifecycle.client import EngineClient, EngineReplyError
 from ninfer_lifecycle.errors import EngineError
 from ninfer_lifecycle.gates.evaluate import evaluate
 from ninfer_lifecycle.gates.tally import Evidence
+from ninfer_lifecycle.gates.thresholds import Thresholds
 from ninfer_lifecycle.gates.verdict import Verdict
 from ninfer_lifecycle.probes.journal import Journal
 from ninfer_lifecycle.probes.plain import PlainEngine
-from ninfer_lifecycle.probes.plans import make_plan
-from ninfer_lifecycle.probes.run import Peer, ProbeRun
+from ninfer_lifecycle.probes.plans import Planned, make_plan
+from ninfer_lifecycle.probes.run import Effects, Peer, ProbeRun, Watcher
 from ninfer_lifecycle.probes.stepping import run_steps
-from ninfer_lifecycle.probes.subject import RemoteSubject
+from ninfer_lifecycle.probes.subject import RemoteSubject, Subject
 from ninfer_lifecycle.qualify.budget import summary_of_run
 from ninfer_lifecycle.qualify.observe import evidence_of
 from ninfer_lifecycle.qualify.orchestrate import Wiring
@@ -51,22 +52,32 @@ def measure(wanted: Wanted, base_url: str, api_key: str | None, wiring: Wiring) 
         run = create_run_directory(wanted.runs_dir, run_id_of(profile, wiring.now()))
         run.write_json("plan.json", planned.schedule.model_dump(mode="json"))
         run.write_command(wanted.command)
-        journal, recorder = Journal(run.evidence), StatusRecorder(run.path / "status.jsonl", wiring.effects.now)
-        try:
-            probe = ProbeRun(RemoteSubject(client), model, journal, planned.schedule.nonce, Fan((recorder, watcher)),
-                             wiring.effects)
-            if baseline is not None:
-                probe.baseline = Peer(baseline, served_model(baseline), baseline.status())
-            run_steps(planned.steps, probe)
-            probe.finish()
-        finally:
-            journal.close()
-            recorder.close()
-    evidence = evidence_of(journal)
-    verdict = evaluate(planned.summary, profile.gates, evidence)
+        peer = Peer(baseline, served_model(baseline), baseline.status()) if baseline is not None else None
+        evidence = probe_running(RemoteSubject(client), model, planned, run, watcher, wiring.effects, peer)
+    return Measured(run, evidence, judge_run(run, planned, profile.gates, evidence))
+
+
+def probe_running(subject: Subject, model: str, planned: Planned, run: RunDirectory, watcher: Watcher,
+                  effects: Effects, baseline: Peer | None = None) -> Evidence:
+    """Carry a plan out on an engine that runs already; the evidence, which is in `run` too. Raises NinferError."""
+    journal, recorder = Journal(run.evidence), StatusRecorder(run.path / "status.jsonl", effects.now)
+    try:
+        probe = ProbeRun(subject, model, journal, planned.schedule.nonce, Fan((recorder, watcher)), effects,
+                         baseline=baseline)
+        run_steps(planned.steps, probe)
+        probe.finish(subject.facts())
+    finally:
+        journal.close()
+        recorder.close()
+    return evidence_of(journal)
+
+
+def judge_run(run: RunDirectory, planned: Planned, gates: Thresholds, evidence: Evidence) -> Verdict:
+    """What the gates make of it. Effects: writes summary and verdict, unsigned, into the run's directory."""
+    verdict = evaluate(planned.summary, gates, evidence)
     run.write_json("summary.json", summary_of_run(evidence, planned.schedule.estimated_tokens))
     run.write_json("verdict.json", {"signed": False, **verdict.to_json()})
-    return Measured(run, evidence, verdict)
+    return verdict
 
 
 def client_for(base_url: str, api_key: str | None) -> EngineClient:

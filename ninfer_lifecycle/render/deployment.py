@@ -7,6 +7,7 @@ from ninfer_engine.contract.flags import EngineFlags, to_argv
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.hosts.container import ENGINE_PORT, KEY_AT, MODEL_AT, STORE_AT
 from ninfer_lifecycle.hosts.mounts import CONTAINER_UID
+from ninfer_lifecycle.hosts.swarm.service import HEALTH_PROGRAM
 from ninfer_lifecycle.profiles.configuration import ProfileLock, configured_flags
 from ninfer_lifecycle.profiles.differences import differences
 from ninfer_lifecycle.profiles.locking import locked_as
@@ -14,6 +15,8 @@ from ninfer_lifecycle.profiles.schema import Profile
 
 PROGRAM = "/opt/ninfer/bin/ninfer-engine"
 LOCK_AT = "/etc/ninfer/profile.lock.json"
+LANE_LABEL = "ninfer.lane"
+"""What a node of a swarm is labelled with to serve a lane, where a profile names no labels of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ class Places:
 class Deployment:
     """Everything that the templates may use. image: by digest where profile or lock has one. gpus: as in a profile.
 
-    argv: what follows the program in a container; unit_argv: the same for a unit of systemd, where credentials and the
-    state directory have other paths.
+    node_labels: what a node of a swarm must be labelled with. argv: what follows the program in a container; unit_argv:
+    the same for a unit of systemd, where credentials and the state directory have other paths.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Deployment:
     milli_cpus: int | None
     shm_bytes: int | None
     gpus: tuple[str, ...]
+    gpu_resource: str
+    node_labels: dict[str, str]
     ready_seconds: int
     stop_seconds: int
     configuration_sha256: str | None
@@ -76,7 +81,7 @@ class Deployment:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "places"}
         return {**fields, "cpus": self.cpus, "all_gpus": self.all_gpus, "places": self.places,
                 "engine_port": ENGINE_PORT, "model_at": MODEL_AT, "store_at": STORE_AT, "key_at": KEY_AT,
-                "lock_at": LOCK_AT}
+                "lock_at": LOCK_AT, "health_program": HEALTH_PROGRAM}
 
 
 def deployment_of(profile: Profile, places: Places, lock: ProfileLock | None = None) -> Deployment:
@@ -106,6 +111,8 @@ def deployment_of(profile: Profile, places: Places, lock: ProfileLock | None = N
         environment={"HOME": "/tmp", "PYTHONUNBUFFERED": "1",  # noqa: S108 - the only writable path without a store
                      **({"OMP_NUM_THREADS": str(max(1, profile.host.cpus // 1000))} if profile.host.cpus else {})},
         memory_bytes=profile.host.memory, milli_cpus=profile.host.cpus, shm_bytes=profile.host.shm, gpus=gpus or (),
+        gpu_resource=profile.host.gpu_resource,
+        node_labels=dict(profile.host.node_labels) or {LANE_LABEL: profile.lane},
         ready_seconds=profile.host.ready_seconds, stop_seconds=profile.host.stop_seconds,
         configuration_sha256=configuration, lock_sha256=lock.sha256 if lock else None, places=places)
 

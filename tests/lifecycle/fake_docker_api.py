@@ -30,6 +30,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
     owner: Any  # the FakeDockerd that it answers for
+    routes = ROUTES
 
     def setup(self) -> None:
         super().setup()
@@ -64,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.body = json.loads(raw) if raw else {}
         self.owner.calls.append(f"{self.command} {path}")
-        found = next(((name, match) for verb, pattern, name in ROUTES
+        found = next(((name, match) for verb, pattern, name in self.routes
                       if verb == self.command and (match := re.fullmatch(pattern, path))), None)
         if found is None:
             return self.answer(404, {"message": f"page not found: {path}"})

@@ -21,6 +21,8 @@ __all__ = ["FakeContainer", "FakeDockerd", "Fault"]
 class FakeDockerd:
     """The daemon. `stop` takes it away in mid-run, `start` brings it back with the containers that it had."""
 
+    handler = Handler
+
     def __init__(self, socket: Path, *faults: Fault, behaviour: str = "ok") -> None:
         self.path, self.faults, self.behaviour = socket, set(faults), behaviour
         self.containers: dict[str, FakeContainer] = {}
@@ -54,7 +56,7 @@ class FakeDockerd:
         self.path.unlink(missing_ok=True)
         daemon = self
 
-        class Bound(Handler):
+        class Bound(self.handler):  # type: ignore[name-defined, misc]  # a daemon with more routes has another
             owner = daemon
 
         class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

@@ -62,6 +62,12 @@ class Api(docker.APIClient):  # type: ignore[misc]  # docker-py has no types
         finally:
             reply.close()
 
+    def output_of_task(self, task: str, lines: int) -> bytes:
+        """The last lines of a swarm's task. docker-py reads logs of containers and of services alone."""
+        reply = self._get(self._url("/tasks/{0}/logs", task), params={"stdout": 1, "stderr": 1, "tail": lines})
+        self._raise_for_status(reply)
+        return b"".join(self._multiplexed_buffer_helper(reply))
+
     def _disable_socket_timeout(self, socket: Any) -> None:
         """Not done: a followed log would wait for ever for a daemon that stands still."""
 

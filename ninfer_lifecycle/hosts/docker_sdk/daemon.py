@@ -20,8 +20,10 @@ from ninfer_lifecycle.hosts.daemon import (
     Said,
 )
 from ninfer_lifecycle.hosts.docker_sdk.client import Client, Stream
+from ninfer_lifecycle.hosts.docker_sdk.swarm import SdkSwarm
 from ninfer_lifecycle.hosts.docker_sdk.told import advice_on, told
 from ninfer_lifecycle.hosts.ownership import TOOL_LABEL
+from ninfer_lifecycle.hosts.swarm.cluster import NoManagerError
 
 API_TIMEOUT_S = 20
 _BUILD_TIMEOUT_S = 1800  # between two lines of a build: one step may download and compile for long
@@ -41,6 +43,11 @@ class SdkDaemon:
         with told(self._where, "connect to the Docker daemon"):
             self._client = Client(timeout=timeout_s, version="auto", **where)
         self._api = self._client.api
+
+    @property
+    def swarm(self) -> SdkSwarm:
+        """The swarm that this daemon is a node of, on the same connection; its calls say when there is none."""
+        return SdkSwarm(self._api, self._where)
 
     def facts(self) -> DaemonFacts:
         """See Daemon."""
@@ -151,7 +158,17 @@ class SdkDaemon:
             *(Owned("container", str(one["Id"]), str((one.get("Names") or ["/?"])[0]).lstrip("/"),
                     one.get("Labels") or {}, one.get("State") == "running") for one in containers),
             *(Owned("network", str(one["Id"]), str(one["Name"]), one.get("Labels") or {}) for one in networks),
-            *(Owned("volume", str(one["Name"]), str(one["Name"]), one.get("Labels") or {}) for one in volumes))
+            *(Owned("volume", str(one["Name"]), str(one["Name"]), one.get("Labels") or {}) for one in volumes),
+            *self._owned_in_swarm(label))
+
+    def _owned_in_swarm(self, label: str) -> tuple[Owned, ...]:
+        """Services, secrets and configs. A daemon that manages no swarm has none."""
+        try:
+            self.swarm.here()
+        except NoManagerError:
+            return ()
+        return tuple(Owned(kind, thing, name, labels) for kind, thing, name, labels in self.swarm.labelled(label)
+                     if kind != "network")  # those are listed by every daemon that knows them
 
     def remove_owned(self, thing: Owned) -> None:
         """See Daemon."""
@@ -163,6 +180,8 @@ class SdkDaemon:
                     self._api.remove_network(thing.id)
                 case "volume":
                     self._api.remove_volume(thing.id, force=True)
+                case "service" | "secret" | "config":
+                    self.swarm.remove(thing.kind, thing.id)
 
     def close(self) -> None:
         """See Daemon."""
