@@ -1,0 +1,1 @@
+"""Other engines beside ours, each behind the one interface that `benchmarks.peers_bench` measures."""
