@@ -9,12 +9,16 @@ import sys
 BENCHMARKS = {
     "forks": ("benchmarks.fork_bench", ["16384", "57853"]),
     "together": ("benchmarks.together_bench", ["16384"]),
+    "model": ("benchmarks.model_bench", []),
+    "kv": ("benchmarks.kv_quality_bench", []),
     "sessions": ("benchmarks.sessions_bench", []),
     "planner": ("benchmarks.planner_bench", []),
     "simulate": ("benchmarks.simulate_bench", []),
     "store": ("benchmarks.store_bench", []),
     "overhead": ("benchmarks.overhead_bench", []),
+    "peers": ("benchmarks.peers_bench", []),
     "load": ("benchmarks.load_bench", []),
+    "gaps": ("benchmarks.gaps_bench", ["57853"]),
     "receipts": ("benchmarks.receipts_bench", ["100000"]),
     "site": ("benchmarks.site_bench", ["10000"]),
 }

@@ -6,6 +6,7 @@ the same eight tokens at once.
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from tokenizers import Tokenizer as HfTokenizer
 
@@ -16,7 +17,8 @@ from ninfer_engine.contract.status import Cache, Identity, Restore, Runtime, Sch
 from ninfer_engine.model.chat import ChatTemplate
 from ninfer_engine.model.tiny_tokenizer import END_OF_TURN, chat_template, tokenizer_document
 from ninfer_engine.model.tokenizer import Tokenizer
-from ninfer_engine.runtime.api import Finished, GapCounts, GenerationRequest, Token
+from ninfer_engine.runtime.api import Counts, Durations, Finished, GenerationRequest, RestoreCounts, Token
+from ninfer_engine.runtime.collector import Collector
 from ninfer_engine.runtime.responses import ResponseStore
 from ninfer_engine.server.app import create_app
 from ninfer_engine.server.model import ServedModel
@@ -24,6 +26,24 @@ from ninfer_engine.server.request_log import RequestLog
 from ninfer_engine.server.serve import serve
 
 TOKENS = tuple(range(70, 78))
+_FINISHED = Finished(
+    reason="stop",
+    record=NinferRecord(request_id="", path=ReusePath.ROOT, frontier_tokens=0, reused_tokens=0, computed_tokens=0),
+    log_result=LogResult(finish_reason="stop", prompt_tokens=0, completion_tokens=len(TOKENS),
+                         computed_prefill_tokens=0, prefix_cache_hit_tokens=0, prefix_reuse_path=ReusePath.ROOT),
+    log_timings=LogTimings(prepare=0, queue=0, plan=0, restore=0, ttft=0, prefill=0, decode=0, total=0),
+    log_materialization=LogMaterialization(
+        predicted_now_ns=0, predicted_future_loss_ns=0, predicted_total_ns=0, targets_evaluated=0,
+        planning_elapsed_ns=0, stop_reason="exact", model_optimal=True),
+    output_tokens=TOKENS,
+)
+_STATUS = StatusDocument(
+    identity=Identity(deployment_profile=None, model_id="stub", model_artifact_sha256="0" * 64, binary_sha256="0" * 64,
+                      config_sha256=None, build_profile="stub", engine_version="0", device="none",
+                      server_instance_id="stub"),
+    runtime=Runtime(public_model_id="stub", max_context=100_000, kv_capacity_mode="explicit",
+                    kv_capacity_tokens=100_000, kv_cache="none", speculative_backend="none"),
+    scheduler=Scheduler(max_concurrency=8, max_pending_requests=64), cache=Cache(), restore=Restore())
 
 
 class StubEngine:
@@ -37,32 +57,18 @@ class StubEngine:
         for token in TOKENS:
             yield Token(token)
         prompt = len(request.tokens)
-        yield Finished(
-            reason="stop",
-            record=NinferRecord(request_id=request.request_id, path=ReusePath.ROOT, frontier_tokens=0, reused_tokens=0,
-                                computed_tokens=prompt),
-            log_result=LogResult(finish_reason="stop", prompt_tokens=prompt, completion_tokens=len(TOKENS),
-                                 computed_prefill_tokens=prompt, prefix_cache_hit_tokens=0,
-                                 prefix_reuse_path=ReusePath.ROOT),
-            log_timings=LogTimings(prepare=0, queue=0, plan=0, restore=0, ttft=0, prefill=0, decode=0, total=0),
-            log_materialization=LogMaterialization(
-                predicted_now_ns=0, predicted_future_loss_ns=0, predicted_total_ns=0, targets_evaluated=0,
-                planning_elapsed_ns=0, stop_reason="exact", model_optimal=True),
-            output_tokens=TOKENS,
-        )
+        yield replace(
+            _FINISHED,
+            record=_FINISHED.record.model_copy(update={"request_id": request.request_id, "computed_tokens": prompt}),
+            log_result=_FINISHED.log_result.model_copy(
+                update={"prompt_tokens": prompt, "computed_prefill_tokens": prompt}))
 
     def finish(self, request_id: str) -> None:
         """Replies end by themselves."""
 
     def status(self) -> StatusDocument:
         """An idle engine."""
-        return StatusDocument(
-            identity=Identity(deployment_profile=None, model_id="stub", model_artifact_sha256="0" * 64,
-                              binary_sha256="0" * 64, config_sha256=None, build_profile="stub", engine_version="0",
-                              device="none", server_instance_id="stub"),
-            runtime=Runtime(public_model_id="stub", max_context=100_000, kv_capacity_mode="explicit",
-                            kv_capacity_tokens=100_000, kv_cache="none", speculative_backend="none"),
-            scheduler=Scheduler(max_concurrency=8, max_pending_requests=64), cache=Cache(), restore=Restore())
+        return _STATUS
 
     async def save_session(self, session: str) -> SaveReply:
         """Nothing is ever saved here."""
@@ -91,18 +97,21 @@ class StubEngine:
         """Never."""
         return False
 
-    def token_gaps(self) -> GapCounts:
-        """None."""
-        return GapCounts((1.0,), (0, 0), 0.0)
+    def counts(self) -> Counts:
+        """Nothing."""
+        none = Durations((1.0,), (0, 0), 0.0)
+        return Counts(none, {}, RestoreCounts(none, 0, {}))
 
 
 def main() -> None:
     """Serve until told to stop."""
     hf = HfTokenizer.from_str(json.dumps(tokenizer_document(512)))
     end = hf.token_to_id(END_OF_TURN)
+    assert end is not None
     tokenizer = Tokenizer(hf, frozenset({end}))
     model = ServedModel("stub", tokenizer, ChatTemplate(chat_template(), frozenset({END_OF_TURN})))
     app = create_app(StubEngine(), model, EngineFlags(model="stub", max_concurrency=8), None, RequestLog(None, "stub"))
+    Collector().take_over()  # as the engine thread does; it collects when it has nothing to do
     serve(app, "127.0.0.1", 0)
 
 

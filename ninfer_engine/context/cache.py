@@ -301,6 +301,11 @@ class ContextCache:
         found = (n.frontier for n in match.path if n.checkpoint and n.frontier < len(tokens)) if match else ()
         return max(found, default=0)
 
+    def known(self, tokens: TokenString, salt: str) -> int:
+        """How many tokens of a prompt were met here before, whether or not it can be resumed from there."""
+        match = self._inventory.tree.match(salt, tokens) if self.policy.reuse else None
+        return match.depth if match else 0
+
     def reserve_restore(self, plan: RestorePlan) -> Reservation:
         """Commit a restore's moves, carried out just now, and keep its room while plan.load_* are read; others go on.
 
@@ -339,6 +344,16 @@ class ContextCache:
         return tuple(checkpoint_record(self._inventory, c, now) for c in found)
 
     # --- looking ---
+
+    @property
+    def free_pages(self) -> int:
+        """Device pages that nobody holds and no restore has reserved."""
+        return self._inventory.free_device_pages
+
+    @property
+    def restoring(self) -> bool:
+        """Room is reserved for a restore under way."""
+        return any(self._inventory.reserved_pages.values())
 
     def checkpoints_by_id(self) -> Mapping[CheckpointId, Checkpoint]:
         """The live checkpoints, to look at and not to change."""

@@ -7,6 +7,8 @@ They lie on multiples of the prefill chunk, where stopping costs nothing and no 
 and Marconi are the references.
 """
 
+from collections.abc import Iterable
+
 from ninfer_engine.context.inventory import Inventory
 from ninfer_engine.context.tree import Match
 from ninfer_engine.context.types import Capacities, CheckpointKind, PlanRequest, Policy, Split
@@ -23,6 +25,15 @@ def splits(inventory: Inventory, request: PlanRequest, match: Match | None, fron
         found[branch] = CheckpointKind.JUNCTION
     found[last] = CheckpointKind.REPLAY
     return tuple(Split(position, found[position]) for position in sorted(found))
+
+
+def with_marks(found: Iterable[Split], marks: Iterable[int], start: int, end: int) -> tuple[Split, ...]:
+    """Splits, ascending, with one more wherever the client has marked a branch strictly between `start` and `end`."""
+    kinds = {split.frontier: split.kind for split in found}
+    for mark in marks:
+        if start < mark < end:
+            kinds[mark] = CheckpointKind.JUNCTION
+    return tuple(Split(position, kinds[position]) for position in sorted(kinds))
 
 
 def rungs(policy: Policy, capacities: Capacities, start: int, end: int) -> list[int]:

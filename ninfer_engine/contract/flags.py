@@ -39,7 +39,8 @@ class EngineFlags(Document):
     max_pending_requests: Annotated[int, Field(ge=0)] = _flag(16, "requests that may wait beyond those that run")
     pending_timeout_ms: Annotated[int, Field(ge=1)] = _flag(30000, "longest wait in the queue, in milliseconds")
     prefill_chunk: Annotated[int, Field(ge=64, multiple_of=64)] = _flag(1024, "tokens of one prefill step")
-    kv_dtype: Literal["auto", "fp32", "bf16", "fp16"] = _flag("auto", "dtype of keys and values; auto: as --dtype")
+    kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _flag(
+        "auto", "dtype of keys and values; auto: as --dtype; int8: with a scale a token and head, on cpu")
     device: Literal["auto", "cpu", "cuda"] = _flag("auto", "where the model runs; auto: cuda when there is one")
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = _flag("auto", "dtype of weights; auto: fp32 on cpu, bf16 on cuda")
     expected_forks: Annotated[int, Field(ge=0)] | None = _flag(

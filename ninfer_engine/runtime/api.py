@@ -4,7 +4,7 @@ The engine runs in a thread of its own; every coroutine here is safe to await fr
 the task that iterates `generate` (a client that went away) frees the request's slot at the next step boundary.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -84,6 +84,8 @@ class GenerationRequest:
     with different salts share nothing. arrived: `time.monotonic()` when the request reached the server. restored_s:
     seconds since then that went into restoring its session. together: the tokens may all come right before Finished,
     since nobody reads them sooner; waking the server for each would take a core from the step that computes the next.
+    marks: positions in the prompt, ascending, where the client says that others will go on differently; an image is
+    published at each that is computed, as far as it is worth its room.
     """
 
     request_id: str
@@ -99,6 +101,7 @@ class GenerationRequest:
     together: bool = False
     constraint: Constraint | None = None
     follows: str | None = None
+    marks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +122,47 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class GapCounts:
-    """How long running replies waited between two of their tokens, since start. counts[i]: gaps of at most bounds[i]
-    seconds and more than the bound before; the last count is of all longer ones."""
+class Durations:
+    """How long something took, since start. counts[i]: times of at most bounds[i] seconds and more than the bound
+    before; the last count is of all longer ones."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCounts:
+    """Saves of one mode since start. session_bytes: what the saved sessions take in the store, added up over saves;
+    written_bytes: what the saves added to it; stall_s: how long they held the step loop. refused: those that came to
+    nothing, by the code of the refusal, or `fault`."""
+
+    seconds: Durations
+    session_bytes: int
+    written_bytes: int
+    stall_s: float
+    refused: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreCounts:
+    """Restores since start. seconds, bytes: of those that read pages. outcomes: restored, recompute (the responses came
+    back, the pages are computed anew), failed."""
+
+    seconds: Durations
+    bytes: int
+    outcomes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the engine counts beside the status document. gaps: between two tokens of a running reply. saves: by mode,
+    explicit and automatic. backfilled: requests that started ahead of a head that waited for pages."""
+
+    gaps: Durations
+    saves: Mapping[str, SaveCounts]
+    restores: RestoreCounts
+    backfilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,5 +215,5 @@ class EngineApi(Protocol):
     def wedged(self) -> bool:
         """True when the engine thread lives but has not come back from a step for longer than any step takes."""
 
-    def token_gaps(self) -> GapCounts:
-        """The gaps between tokens since start; never waits for the engine thread."""
+    def counts(self) -> Counts:
+        """What was counted since start; never waits for the engine thread."""

@@ -11,7 +11,14 @@ from ninfer_engine.context.cache import ContextCache
 from ninfer_engine.context.types import Capacities, Policy
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.contract.status import Identity, Runtime
-from ninfer_engine.kernels.cache_layout import KV_DTYPES, PAGE_TOKENS, CacheShapes, KVTensors, StateTensors
+from ninfer_engine.kernels.cache_layout import (
+    KV_DTYPES,
+    PAGE_TOKENS,
+    SCALE_DTYPE,
+    CacheShapes,
+    KVTensors,
+    StateTensors,
+)
 from ninfer_engine.memory.images import StateImages
 from ninfer_engine.memory.packing import zeros
 from ninfer_engine.memory.pages import DevicePages
@@ -83,6 +90,7 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
         tell(board, sequence, reason)
 
     executor = Executor(model.decoder, driver.pages.tensors, driver.images.tensors, flags.max_concurrency)
+    _warm_up(executor, driver, min(flags.max_concurrency, 2))
     scheduler = Scheduler(executor, driver, flags.max_concurrency, flags.prefill_chunk,
                           flags.pending_timeout_ms / 1000, on_done)
     board = StatusBoard(identity, _runtime(flags, model, driver, placement), scheduler, driver,
@@ -101,6 +109,16 @@ def _wire(flags: EngineFlags, model: LoadedModel, driver: CacheDriver, identity:
     return Engine(flags, scheduler, driver, board, sessions, responses, loop)
 
 
+def _warm_up(executor: Executor, driver: CacheDriver, rows: int) -> None:
+    """Decode steps before anybody waits for one, on pages and slots that are given back."""
+    pages = driver.pages.allocate(min(rows, driver.pages.free_device))
+    slots = [driver.images.acquire_slot() for _ in pages]
+    executor.warm_up(driver.pages.device_indices(pages), slots)
+    for slot in slots:
+        driver.images.release_slot(slot)
+    driver.pages.release(pages)
+
+
 def _capacities(flags: EngineFlags, shapes: CacheShapes, placement: Placement) -> Capacities:
     sizes = derived_sizes(flags)
     return Capacities(
@@ -117,16 +135,18 @@ def _pools(capacities: Capacities, shapes: CacheShapes, placement: Placement) ->
     kv_dtype = KV_DTYPES[placement.kv_dtype]
     device = placement.device
 
-    def kv() -> list[torch.Tensor]:
-        return [zeros((shapes.kv_heads, rows, shapes.head_dim), kv_dtype, device)
-                for _ in range(shapes.full_layers)]
+    def kv(dim: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        return [zeros((shapes.kv_heads, rows, dim), dtype, device) for _ in range(shapes.full_layers)]
 
+    tensors = KVTensors(kv(shapes.head_dim, kv_dtype), kv(shapes.head_dim, kv_dtype))
+    if kv_dtype is torch.int8:
+        tensors = KVTensors(tensors.keys, tensors.values, kv(1, SCALE_DTYPE), kv(1, SCALE_DTYPE))
     slots = capacities.max_concurrency + capacities.device_state_extra
 
     def states(shape: tuple[int, ...]) -> list[torch.Tensor]:
         return [zeros((slots, *shape), torch.float32, device) for _ in range(shapes.linear_layers)]
 
-    pages = DevicePages(KVTensors(kv(), kv()), capacities.host_kv_bytes)
+    pages = DevicePages(tensors, capacities.host_kv_bytes)
     images = StateImages(StateTensors(states(shapes.recurrent_shape), states(shapes.conv_shape)),
                          capacities.host_state_slots)
     return pages, images

@@ -1,6 +1,8 @@
 """From flags and a model's shapes to the sizes of every pool: what `auto` and what is not given become."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -9,9 +11,11 @@ from ninfer_engine.context.sizing import DEFAULT_TEMPLATE, Intent, Sizes, derive
 from ninfer_engine.context.types import Policy
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.kernels.cache_layout import KV_DTYPES, PAGE_TOKENS, CacheShapes
+from ninfer_engine.runtime.quota import HERE, CgroupFiles, memory_room
 
 _DEFAULT_FORKS = 4
-_HEADROOM = 0.5  # of free memory, left to activations, the host tier's growth and everybody else
+_SHARE = 0.5  # of free memory; the rest is left to activations, the host tier's growth and everybody else
+_UNKNOWN = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ def place(flags: EngineFlags) -> Placement:
         raise CapacityError("--device cuda: no CUDA device is visible here: use --device cpu, or give it a GPU")
     device = torch.device("cuda" if flags.device == "cuda" or (flags.device == "auto" and cuda) else "cpu")
     dtype = flags.dtype if flags.dtype != "auto" else ("bf16" if device.type == "cuda" else "fp32")
+    if flags.kv_dtype == "int8" and device.type != "cpu":
+        raise CapacityError("--kv-dtype int8 is for --device cpu: leave it at auto, or choose bf16")
     return Placement(device, dtype, flags.kv_dtype if flags.kv_dtype != "auto" else dtype)
 
 
@@ -53,16 +59,29 @@ def free_bytes(device: torch.device) -> int:
     """Memory that is free now where the KV pool will lie; on the CPU within the container's limit."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return min(_available_ram(), _cgroup_room())
+    return free_ram()
 
 
-def kv_pages(flags: EngineFlags, shapes: CacheShapes, placement: Placement) -> int:
-    """Device pages: from --kv-capacity, or with `auto` what free memory allows, at most four contexts a sequence."""
+def free_ram(meminfo: Path = Path("/proc/meminfo"), groups: CgroupFiles = HERE) -> int:
+    """Bytes of main memory that this process may still take: what the machine has available, and what is left under
+    the tightest limit of its control groups."""
+    room = memory_room(groups)
+    available = _available(meminfo)
+    return available if room is None else min(available, room)
+
+
+def kv_pages(
+    flags: EngineFlags, shapes: CacheShapes, placement: Placement, free: Callable[[torch.device], int] = free_bytes
+) -> int:
+    """Device pages: from --kv-capacity, or with `auto` half of what `free` says, at most four contexts a sequence.
+
+    Raises CapacityError when `auto` cannot hold one context.
+    """
     if isinstance(flags.kv_capacity, int):
         return -(-flags.kv_capacity // PAGE_TOKENS)
     page = shapes.page_bytes(KV_DTYPES[placement.kv_dtype])
     most = 4 * flags.max_concurrency * -(-flags.max_context // PAGE_TOKENS)
-    fitting = int(free_bytes(placement.device) * _HEADROOM) // page
+    fitting = int(free(placement.device) * _SHARE) // page
     if fitting * PAGE_TOKENS < flags.max_context:
         raise CapacityError(f"free memory holds {fitting * PAGE_TOKENS} tokens of keys and values, --max-context is "
                             f"{flags.max_context}: lower --max-context, or give the engine more memory")
@@ -82,21 +101,10 @@ def derived_sizes(flags: EngineFlags) -> Sizes:
     return replace(sizes, **{name: value for name, value in given.items() if value is not None})
 
 
-def _available_ram() -> int:
-    with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123  # a kernel file
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
-
-
-def _cgroup_room() -> int:
-    """Bytes left under the cgroup v2 memory limit of this process; a very large number where there is none."""
+def _available(meminfo: Path) -> int:
+    """MemAvailable in bytes; a very large number where the file does not say."""
     try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:  # noqa: PTH123
-            limit = file.read().strip()
-        with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:  # noqa: PTH123
-            current = int(file.read())
+        lines = meminfo.read_text(encoding="ascii").splitlines()
     except OSError:
-        return 1 << 62
-    return 1 << 62 if limit == "max" else max(0, int(limit) - current)
+        return _UNKNOWN
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), _UNKNOWN)

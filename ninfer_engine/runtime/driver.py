@@ -26,6 +26,7 @@ from ninfer_engine.context.types import (
 )
 from ninfer_engine.contract.status import BytePool, Cache, Pool, SharedPool
 from ninfer_engine.kernels.cache_layout import NO_SLOT, PAGE_TOKENS
+from ninfer_engine.kernels.pages import page_table
 from ninfer_engine.memory.audit import check
 from ninfer_engine.memory.images import ImageId, StateImages
 from ninfer_engine.memory.pages import DevicePages, PageId
@@ -85,7 +86,7 @@ class CacheDriver:
         sequence.computed = sequence.frontier = resume.frontier
         sequence.splits = list(plan.splits)
         sequence.demoted = plan.demoted_pages
-        sequence.device_pages = self.pages.device_indices([*shared, *fresh])
+        sequence.device_pages = page_table(self.pages.device_indices([*shared, *fresh]))
         sequence.clock.restore_s += self._clock() - planned
         return True
 

@@ -10,10 +10,10 @@ from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.contract.status import StatusDocument
 from ninfer_engine.runtime.api import (
+    Counts,
     EngineRefusedError,
     Finished,
     FinishReason,
-    GapCounts,
     GenerationRequest,
     Token,
 )
@@ -72,9 +72,10 @@ class Engine:
         """The engine thread hangs in a step; see EngineApi."""
         return self._loop.wedged
 
-    def token_gaps(self) -> GapCounts:
-        """The gaps between tokens since start."""
-        return self._scheduler.gaps.counts()
+    def counts(self) -> Counts:
+        """What was counted since start."""
+        return Counts(self._scheduler.gaps.counts(), self._sessions.ledger.counts(), self._board.restores.counts(),
+                      self._scheduler.backfilled)
 
     def status(self) -> StatusDocument:
         """The newest snapshot."""
@@ -118,8 +119,8 @@ class Engine:
         return await asyncio.wrap_future(self._sessions.delete(session))
 
     async def restore_session(self, session: str) -> bool:
-        """Bring a saved session back; see EngineApi."""
-        return await asyncio.wrap_future(self._sessions.restore(session))
+        """Bring a saved session back; see EngineApi. A caller that leaves does not end it: others may wait for it."""
+        return await asyncio.shield(asyncio.wrap_future(self._sessions.restore(session)))
 
     async def forget_response(self, response_id: str, session: str | None) -> None:
         """A stored response was deleted by its client; see EngineApi."""

@@ -5,10 +5,12 @@ from collections.abc import Sequence as Many
 import torch
 from torch import Tensor
 
-from ninfer_engine.kernels.cache_layout import KVTensors, StateTensors
+from ninfer_engine.kernels.cache_layout import NO_SLOT, KVTensors, StateTensors
 from ninfer_engine.kernels.row_products import paired_mm, plain_mm
 from ninfer_engine.model.decoder import Decoder
 from ninfer_engine.runtime.sequence import Sequence
+
+_WARM_UP_STEPS = 3  # TorchScript watches the first run, rewrites at the second, and is itself at the third
 
 
 class Executor:
@@ -19,6 +21,7 @@ class Executor:
         on_cpu = kv.keys[0].device.type == "cpu" if kv.keys else True
         self._mm = paired_mm if concurrency > 1 and on_cpu else plain_mm
         self._decoder = decoder
+        self.draw = decoder.kernels.sample
         self._kv = kv
         self._states = states
 
@@ -45,6 +48,18 @@ class Executor:
         for sequence in sequences:
             self._advance(sequence, 1)
         return logits
+
+    def warm_up(self, pages: Many[int], slots: Many[int]) -> None:
+        """A few decode steps of one sequence and of several that nobody waits for: TorchScript settles during them.
+
+        pages, slots: one a sequence, device indices that nothing else uses. Side effect: overwrites them.
+        """
+        for rows in sorted({1, len(slots)}):
+            for _ in range(_WARM_UP_STEPS):
+                self._decoder.decode([0] * rows, [0] * rows, self._kv, [[page] for page in pages[:rows]], self._states,
+                                     [NO_SLOT] * rows, slots[:rows], self._mm)
+        for _ in range(_WARM_UP_STEPS):
+            self._decoder.decode([0], [0], self._kv, [pages[:1]], self._states, slots[:1], slots[:1], self._mm)
 
     @staticmethod
     def _advance(sequence: Sequence, count: int) -> None:

@@ -4,12 +4,15 @@ The order of what changes the distribution: bias, penalties, the constraint, tem
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from ninfer_engine.kernels.sampling import Filters, sample
 from ninfer_engine.runtime.api import ConstraintError, Logprobs, Matcher, Sampling, Token
+
+Draw = Callable[[Tensor, Filters, Tensor], Tensor]
 
 
 class Sampler:
@@ -17,6 +20,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int] = (), matcher: Matcher | None = None) -> None:
         self._sampling = sampling
+        self._filters: Filters | None = None
         self._matcher = matcher
         self._greedy = sampling.temperature <= 0
         self._generator: torch.Generator | None = None
@@ -28,15 +32,18 @@ class Sampler:
     def _shaped(self) -> bool:
         return self._matcher is not None or self._penalties is not None or self._bias is not None
 
-    def choose(self, logits: Tensor) -> Token:
-        """The next token. logits: [vocab] fp32, on any device; left unchanged.
+    def choose(self, logits: Tensor, draw: Draw = sample) -> Token:
+        """The next token. logits: [vocab] fp32, on any device; left unchanged. draw: `sample` of that device's kernels;
+        the same seed draws the same tokens on each.
 
         Raises ConstraintError when the constraint cannot be followed. Log-probabilities are of `logits` as given.
         """
         if self._plain:
             return Token(int(torch.argmax(logits)))
+        if not self._shaped and self._sampling.logprobs is None:
+            return Token(self._draw(logits.float(), draw))
         raw = logits.float().cpu()
-        chosen = self._draw(self._shape(raw.clone()) if self._shaped else raw)
+        chosen = self._draw(self._shape(raw.clone()) if self._shaped else raw, sample)
         if self._penalties is not None:
             self._penalties.count(chosen)
         if self._matcher is not None:
@@ -60,14 +67,13 @@ class Sampler:
             raise ConstraintError("no token can follow here under the requested format")
         return logits.masked_fill_(~kept, float("-inf"))
 
-    def _draw(self, logits: Tensor) -> int:
+    def _draw(self, logits: Tensor, draw: Draw) -> int:
         if self._greedy:
             return int(torch.argmax(logits))
-        sampling = self._sampling
-        scaled = logits / sampling.temperature
-        kept = _nucleus(_best(scaled, sampling.top_k), sampling.top_p)
-        probabilities = _likely(torch.softmax(kept, dim=-1), sampling.min_p)
-        return int(torch.multinomial(probabilities, 1, generator=self._random()))
+        if self._filters is None or self._filters.top_k.device != logits.device:
+            self._filters = _filters(self._sampling, logits.device)
+        uniform = torch.rand(1, generator=self._random(), dtype=torch.float64).to(logits.device)
+        return int(draw(logits.unsqueeze(0), self._filters, uniform))
 
     def _random(self) -> torch.Generator:
         if self._generator is None:
@@ -124,28 +130,7 @@ def _bias(pairs: tuple[tuple[int, float], ...]) -> tuple[Tensor, Tensor] | None:
     return torch.tensor([token for token, _ in pairs]), torch.tensor([float(value) for _, value in pairs])
 
 
-def _best(logits: Tensor, top_k: int) -> Tensor:
-    """All but the `top_k` largest logits at minus infinity; 0 keeps all."""
-    if top_k <= 0 or top_k >= logits.numel():
-        return logits
-    least = torch.topk(logits, top_k).values[-1]
-    return logits.masked_fill(logits < least, float("-inf"))
-
-
-def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Logits outside the smallest set whose probability reaches `top_p` at minus infinity (Holtzman et al. 2020)."""
-    if top_p >= 1.0:
-        return logits
-    ordered, order = torch.sort(logits, descending=True)
-    probabilities = torch.softmax(ordered, dim=-1)
-    before = torch.cumsum(probabilities, dim=-1) - probabilities
-    outside = before >= top_p
-    outside[0] = False
-    return logits.masked_fill(torch.zeros_like(outside).scatter(0, order, outside), float("-inf"))
-
-
-def _likely(probabilities: Tensor, min_p: float) -> Tensor:
-    """Only what is at least `min_p` times as probable as the likeliest token; not normalised (Nguyen et al. 2024)."""
-    if min_p <= 0.0:
-        return probabilities
-    return probabilities.masked_fill(probabilities < min_p * probabilities.max(), 0.0)
+def _filters(sampling: Sampling, device: torch.device) -> Filters:
+    temperature, top_p, min_p = (torch.tensor([value], dtype=torch.float64, device=device)
+                                 for value in (sampling.temperature, sampling.top_p, sampling.min_p))
+    return Filters(temperature, torch.tensor([sampling.top_k], device=device), top_p, min_p)

@@ -1,21 +1,26 @@
 """Who runs next: first come, first served; one prefill chunk, then one decode step of everyone, and again.
 
 A prefill chunk and a decode step alternate, so a long prompt delays running replies by one chunk at a time. A request
-is admitted when the driver can reserve its whole life; nothing overtakes the head of the queue. Another choice of the
-same prompt waits at the head until the first choice's prompt is in memory, and then resumes there.
+is admitted when the driver can reserve its whole life. Another choice of the same prompt waits at the head until the
+first choice's prompt is in memory, and then resumes there. While the head waits for pages, a request behind it starts
+only with a proof that nobody ahead of it starts later for that (`context.backfill`); chunks go to the earlier in the
+queue, whoever was admitted first.
 """
 
+import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 
+from ninfer_engine.context.splits import with_marks
 from ninfer_engine.context.types import CheckpointKind
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.runtime.api import ConstraintError, FinishReason, Token
+from ninfer_engine.runtime.backfilling import Backfill
 from ninfer_engine.runtime.driver import CacheDriver
+from ninfer_engine.runtime.durations import Stopwatch
 from ninfer_engine.runtime.executor import Executor
-from ninfer_engine.runtime.gaps import Gaps
 from ninfer_engine.runtime.sequence import Phase, Sequence
 
 logger = logging.getLogger("ninfer.engine")
@@ -45,10 +50,14 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.computed_prefill_tokens = 0
         self.committed_decode_tokens = 0
-        self.gaps = Gaps()
+        self.backfilled = 0
+        self.gaps = Stopwatch()
+        self._backfill = Backfill(driver, concurrency)
+        self._places = itertools.count()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
+        sequence.place = next(self._places)
         self.waiting.append(sequence)
 
     @property
@@ -96,13 +105,25 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._concurrency:
             head = self.waiting[0]
-            if self._follows_a_prefill(head) or not self._driver.admit(head):
-                return
-            self.waiting.popleft()
-            head.clock.admitted = self._clock() - head.clock.plan_s - head.clock.restore_s
-            head.phase = Phase.PREFILLING
-            self.running.append(head)
-            self._settle_prefill(head)
+            if self._follows_a_prefill(head) or not self._start(head):
+                break
+        while (ahead := self._backfill.choose(self.running, self.waiting)) is not None and self._start(ahead):
+            self.backfilled += 1
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Admit one of the queue, if the driver has room for it."""
+        self._backfill.note(sequence)
+        if not self._driver.admit(sequence):
+            return False
+        self.waiting.remove(sequence)
+        if sequence.splits:
+            last = sequence.prompt_tokens - 1
+            sequence.splits = list(with_marks(sequence.splits, sequence.request.marks, sequence.computed, last))
+        sequence.clock.admitted = self._clock() - sequence.clock.plan_s - sequence.clock.restore_s
+        sequence.phase = Phase.PREFILLING
+        self.running.append(sequence)
+        self._settle_prefill(sequence)
+        return True
 
     def _follows_a_prefill(self, sequence: Sequence) -> bool:
         """Its prompt is being computed by another choice of the same request."""
@@ -111,12 +132,13 @@ class Scheduler:
             one.phase is Phase.PREFILLING and one.request.request_id == leader for one in self.running)
 
     def _prefill(self) -> None:
-        """One chunk of the sequence that was admitted first, up to its next split.
+        """One chunk of the sequence that was queued first, up to its next split.
 
         Chunks end on multiples of their length, wherever the sequence resumed: so a resumed and a cold prefill split at
         the same places from there on.
         """
-        sequence = next((one for one in self.running if one.phase is Phase.PREFILLING), None)
+        sequence = min((one for one in self.running if one.phase is Phase.PREFILLING), key=lambda one: one.place,
+                       default=None)
         if sequence is None:
             return
         stop = sequence.splits[0].frontier if sequence.splits else sequence.prompt_tokens - 1
@@ -143,7 +165,7 @@ class Scheduler:
             if sequence.computed == sequence.prompt_tokens:
                 self.computed_prefill_tokens += 1
             try:
-                token = sequence.sampler.choose(row)
+                token = sequence.sampler.choose(row, self._executor.draw)
             except (ConstraintError, RuntimeError) as error:
                 self._fail(sequence, error)
             else:

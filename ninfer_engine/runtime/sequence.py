@@ -4,8 +4,10 @@ import asyncio
 import enum
 from dataclasses import dataclass, field
 
+from ninfer_engine.context.tokens import TokenArray
 from ninfer_engine.context.types import Eviction, Plan, Split
 from ninfer_engine.contract.errors import ErrorCode
+from ninfer_engine.kernels.pages import PageTable, page_table
 from ninfer_engine.runtime.api import EngineRefusedError, Finished, GenerationRequest, Logprobs, Token
 from ninfer_engine.runtime.sampler import Sampler
 
@@ -62,6 +64,15 @@ class Clock:
 
 
 @dataclass(slots=True)
+class View:
+    """A sequence as others behind it in the queue see it. known: tokens of its prompt that had been met here before its
+    admission; beyond where it resumed it may come to hold their pages twice, its own and those that were there."""
+
+    prompt: TokenArray
+    known: int = 0
+
+
+@dataclass(slots=True)
 class Sequence:
     """A request in the engine. Only the engine thread touches it, but for `cancelled` (its client
     left) and `ended` (a stop string appeared), which anyone may set.
@@ -71,7 +82,8 @@ class Sequence:
     device_pages: device indices of the pages that hold its whole reserved life; pages of a running sequence never move.
     slot: the working slot; source_slot: what the next kernel reads (the anchor's image at first, -1 at root).
     splits: positions, ascending, at which prefill stops to publish an image. demoted, evictions: what this request's
-    plans moved and gave up. logprobs: of each token of the reply, when asked for and told at the end.
+    plans moved and gave up. logprobs: of each token of the reply, when asked for and told at the end. place: rises
+    along the queue; prefills go by it. view: what backfilling knows of it.
     """
 
     sequence_id: int
@@ -87,13 +99,15 @@ class Sequence:
     plan: Plan | None = None
     computed: int = 0
     frontier: int = 0
-    device_pages: list[int] = field(default_factory=list)
+    device_pages: PageTable = field(default_factory=lambda: page_table(()))
     slot: int = -1
     source_slot: int = -1
     splits: list[Split] = field(default_factory=list)
     demoted: int = 0
     evictions: list[Eviction] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
+    place: int = 0
+    view: "View | None" = None
 
     @property
     def prompt_tokens(self) -> int:

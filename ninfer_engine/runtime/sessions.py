@@ -20,6 +20,7 @@ from ninfer_engine.contract.status import Restore
 from ninfer_engine.memory.store.errors import StoreError
 from ninfer_engine.runtime.api import EngineRefusedError
 from ninfer_engine.runtime.driver import CacheDriver
+from ninfer_engine.runtime.ledgers import SaveLedger
 from ninfer_engine.runtime.loop import EngineLoop
 from ninfer_engine.runtime.opened import OpenedStore
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
@@ -54,6 +55,7 @@ class Sessions:
         self._responses = responses
         self._loop = loop
         self._min_tokens = limits.min_tokens
+        self.ledger = SaveLedger()
         self._saver = Saver(opened, driver, responses, loop, limits.most_responses) if opened else None
         self._restorer = Restorer(opened, driver, responses, loop, report) if opened else None
         self._writer = ThreadPoolExecutor(1, "session-save", _give_way)
@@ -132,6 +134,11 @@ class Sessions:
             logger.exception("session not saved", extra={"session": session[:16]})
 
     def _save(self, session: str, explicit: bool) -> SaveReply:
+        with self.ledger.save(explicit) as counted:
+            counted.reply = reply = self._write(session, explicit)
+        return reply
+
+    def _write(self, session: str, explicit: bool) -> SaveReply:
         if self._saver is None or self._restorer is None or self._returner is None:
             raise _no_store()
         with self._lock:

@@ -16,6 +16,7 @@ from ninfer_engine.contract.status import (
 )
 from ninfer_engine.contract.status import Scheduler as SchedulerStatus
 from ninfer_engine.runtime.driver import CacheDriver
+from ninfer_engine.runtime.ledgers import RestoreLedger
 from ninfer_engine.runtime.records import finished_event
 from ninfer_engine.runtime.scheduler import Scheduler
 from ninfer_engine.runtime.sequence import Phase, Sequence
@@ -37,6 +38,7 @@ class StatusBoard:
         self._misses: Counter[str] = Counter()
         self._last_predicted = 0
         self._restore = Restore()
+        self.restores = RestoreLedger()
         self._seen = -1
         self.refresh()
 
@@ -68,6 +70,7 @@ class StatusBoard:
 
     def tell_restore(self, restore: Restore) -> None:
         """How far a restore is; from any thread."""
+        self.restores.note(restore)
         self._restore = restore
 
     def document(self, *, healthy: bool) -> StatusDocument:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ninfer_engine.contract.checkpoints import CheckpointRequest
 from ninfer_engine.contract.errors import ErrorCode
@@ -12,6 +12,7 @@ from ninfer_engine.server.body import validate
 from ninfer_engine.server.context import Context, context, json_body, no_such_model
 from ninfer_engine.server.errors import ApiError, invalid
 from ninfer_engine.server.identity import header_session, same_session
+from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.metrics import CONTENT_TYPE
 
 
@@ -20,14 +21,14 @@ async def health(request: Request) -> Response:
     engine = context(request).engine
     status = engine.status().status
     if engine.healthy() and status == "ok":
-        return JSONResponse({"status": "ok"})
+        return JsonReply({"status": "ok"})
     error = ApiError(ErrorCode.ENGINE_UNAVAILABLE, "the engine cannot serve")
-    return JSONResponse({"status": "loading" if status == "loading" else "unavailable", **error.body()}, 503)
+    return JsonReply({"status": "loading" if status == "loading" else "unavailable", **error.body()}, 503)
 
 
 async def list_models(request: Request) -> Response:
     """The one model served."""
-    return JSONResponse({"object": "list", "data": [_model(context(request))]})
+    return JsonReply({"object": "list", "data": [_model(context(request))]})
 
 
 async def get_model(request: Request) -> Response:
@@ -35,7 +36,7 @@ async def get_model(request: Request) -> Response:
     ctx = context(request)
     if request.path_params["model_id"] != ctx.model.model_id:
         raise no_such_model(ctx)
-    return JSONResponse(_model(ctx))
+    return JsonReply(_model(ctx))
 
 
 def _model(ctx: Context) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def _model(ctx: Context) -> dict[str, Any]:
 async def status(request: Request) -> Response:
     """The status document; 503 until the engine can serve."""
     document = context(request).engine.status()
-    return JSONResponse(document.model_dump(mode="json"), 200 if document.status == "ok" else 503)
+    return JsonReply(document, 200 if document.status == "ok" else 503)
 
 
 async def save_checkpoint(request: Request) -> Response:
@@ -64,7 +65,7 @@ async def save_checkpoint(request: Request) -> Response:
         ctx.metrics.checkpoint("save", refused.code.value)
         raise
     ctx.metrics.checkpoint("save", "saved")
-    return JSONResponse(reply.model_dump(mode="json"))
+    return JsonReply(reply)
 
 
 async def delete_checkpoint(request: Request) -> Response:
@@ -74,7 +75,7 @@ async def delete_checkpoint(request: Request) -> Response:
     ctx = context(request)
     reply = await ctx.engine.delete_checkpoint(session)
     ctx.metrics.checkpoint("delete", "deleted" if reply.deleted else "missing")
-    return JSONResponse(reply.model_dump(mode="json"))
+    return JsonReply(reply)
 
 
 async def checkpoint_status(request: Request) -> Response:
@@ -83,7 +84,7 @@ async def checkpoint_status(request: Request) -> Response:
     session = header_session(request) if in_path is None else _session_of_path(request, in_path)
     if session is None:
         raise invalid("name the session in header X-NInfer-Session", "x-ninfer-session")
-    return JSONResponse((await context(request).engine.checkpoint_status(session)).model_dump(mode="json"))
+    return JsonReply(await context(request).engine.checkpoint_status(session))
 
 
 async def metrics(request: Request) -> Response:

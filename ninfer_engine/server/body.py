@@ -37,12 +37,8 @@ def documented_as(kind: Any) -> BeforeValidator:
     return BeforeValidator(lambda value: value, json_schema_input_type=kind)
 
 
-async def read_json(request: Request, limit: int) -> dict[str, Any]:
-    """The body as a JSON object. Raises request_too_large (without reading on) and invalid_json."""
-    return parse_object(await _read(request, limit))
-
-
-async def _read(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Raises request_too_large (without reading on) and ClientGoneError."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)

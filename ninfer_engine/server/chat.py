@@ -1,11 +1,11 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallStart
@@ -17,19 +17,19 @@ from ninfer_engine.server.context import (
     arrived,
     check_model,
     context,
-    in_thread,
     json_body,
     now_unix,
+    prepared,
 )
 from ninfer_engine.server.errors import ApiError
 from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
+from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.logprobs import chat_logprobs
 from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta, TokenLog
 from ninfer_engine.server.prompt import text_prompt
 from ninfer_engine.server.reply import Reply, finish_reason
-from ninfer_engine.server.response_builder import ninfer_object
 from ninfer_engine.server.runs import RunEndedError
 from ninfer_engine.server.sampling import reply_limit
 from ninfer_engine.server.sse import DONE, EventStream, event
@@ -57,12 +57,12 @@ async def create_chat_completion(request: Request) -> Response:
         choices = await start_stream(request, job.requests, job.replies)
         return EventStream(_stream(choices, job), choices.cancel, ctx.limits.keepalive_s)
     wholes = await run_all(request, job.requests, job.replies)
-    return JSONResponse({
+    return JsonReply({
         **job.head,
         "object": "chat.completion",
         "choices": [_choice(job, index, whole) for index, whole in enumerate(wholes)],
         "usage": chat_usage([whole.finished for whole in wholes], job.replies),
-        "ninfer": ninfer_object(wholes[0].finished.record),
+        "ninfer": wholes[0].finished.record,
     })
 
 
@@ -73,7 +73,7 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     check_model(ctx, chat.model)
     messages, offered = chat.template_messages(), chat.template_tools()
     policy, wanted, thinking = chat.policy(), chat.format(), chat.thinking()
-    prompt = await in_thread(text_prompt, ctx.model, messages, offered, thinking)
+    prompt = await prepared(request, text_prompt, ctx.model, messages, offered, thinking)
     limit = reply_limit(chat.limit(), ctx.flags.default_max_tokens, len(prompt.tokens), ctx.max_context)
     generation = GenerationRequest(
         request_id=request.state.request_id,
@@ -98,7 +98,7 @@ def _choice(job: _Job, index: int, whole: Whole) -> dict[str, Any]:
         "logprobs": chat_logprobs(logs) if job.logged else None,
         "finish_reason": _reason(whole.finished, job.replies[index], "tool_calls" in message),
     }
-    return made | ({"ninfer": ninfer_object(whole.finished.record)} if len(job.requests) > 1 else {})
+    return made | ({"ninfer": whole.finished.record} if len(job.requests) > 1 else {})
 
 
 def _message(deltas: list[Delta]) -> tuple[dict[str, Any], list[TokenLog]]:
@@ -178,7 +178,7 @@ class _Chunks:
         return made
 
     def _ninfer(self) -> dict[str, Any]:
-        return {"ninfer": ninfer_object(self._finished[0].record)}
+        return {"ninfer": self._finished[0].record}
 
     @property
     def _with_usage(self) -> bool:
@@ -196,7 +196,7 @@ class _Chunks:
         return event({**head, "object": "chat.completion.chunk", "choices": [choice], **usage, **(extra or {})})
 
 
-async def _stream(choices: Choices, job: _Job) -> AsyncIterator[bytes]:
+async def _stream(choices: Choices, job: _Job) -> AsyncGenerator[bytes, None]:
     chunks = _Chunks(job)
     try:
         for chunk in chunks.begin():

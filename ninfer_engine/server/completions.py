@@ -1,11 +1,11 @@
 """POST /v1/completions: text or token ids in, text out, no chat template."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.server.chat_schema import CompletionRequest, parse_completion, prompt_tokens
@@ -16,19 +16,19 @@ from ninfer_engine.server.context import (
     arrived,
     check_model,
     context,
-    in_thread,
     json_body,
     now_unix,
+    prepared,
 )
 from ninfer_engine.server.errors import ApiError, invalid
 from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
+from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.logprobs import TextLogprobs
 from ninfer_engine.server.output import TextDelta, TokenLog
 from ninfer_engine.server.prompt import Prompt
 from ninfer_engine.server.reply import Reply, finish_reason
-from ninfer_engine.server.response_builder import ninfer_object
 from ninfer_engine.server.runs import RunEndedError
 from ninfer_engine.server.sampling import reply_limit
 from ninfer_engine.server.sse import DONE, EventStream, event
@@ -58,11 +58,11 @@ async def create_completion(request: Request) -> Response:
         choices = await start_stream(request, job.requests, job.replies)
         return EventStream(_stream(choices, job), choices.cancel, ctx.limits.keepalive_s)
     wholes = await run_all(request, job.requests, job.replies)
-    return JSONResponse({
+    return JsonReply({
         **job.head,
         "choices": [_whole(job, index, whole) for index, whole in enumerate(wholes)],
         "usage": chat_usage([whole.finished for whole in wholes], job.replies),
-        "ninfer": ninfer_object(wholes[0].finished.record),
+        "ninfer": wholes[0].finished.record,
     })
 
 
@@ -73,7 +73,7 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     check_model(ctx, create.model)
     tokens = prompt_tokens(create.prompt, ctx.model.tokenizer.size)
     if tokens is None:
-        tokens = await in_thread(ctx.model.tokenizer.encode, create.prompt)
+        tokens = await prepared(request, ctx.model.tokenizer.encode, create.prompt)
     if not tokens:
         raise invalid("prompt must not be empty", "prompt")
     limit = reply_limit(create.max_tokens, DEFAULT_MAX_TOKENS, len(tokens), ctx.max_context)
@@ -100,7 +100,7 @@ def _whole(job: _Job, index: int, whole: Whole) -> dict[str, Any]:
     logs = [log for delta in texts for log in delta.logs]
     made = _choice(index, text, TextLogprobs().take(logs, text) if job.logged else None,
                    finish_reason(whole.finished, job.replies[index]))
-    return made | ({"ninfer": ninfer_object(whole.finished.record)} if len(job.requests) > 1 else {})
+    return made | ({"ninfer": whole.finished.record} if len(job.requests) > 1 else {})
 
 
 def _choice(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class _Chunks:
         end = {**job.head, "choices": [_choice(index, "", None, finish_reason(finished, job.replies[index]))]}
         if len(self._finished) < len(job.requests):
             return [end]
-        ninfer = {"ninfer": ninfer_object(self._finished[0].record)}
+        ninfer = {"ninfer": self._finished[0].record}
         options = job.create.stream_options
         if options is None or not options.include_usage:
             return [end | ninfer]
@@ -135,7 +135,7 @@ class _Chunks:
         return [end, {**job.head, "choices": [], "usage": usage, **ninfer}]
 
 
-async def _stream(choices: Choices, job: _Job) -> AsyncIterator[bytes]:
+async def _stream(choices: Choices, job: _Job) -> AsyncGenerator[bytes, None]:
     chunks = _Chunks(job)
     try:
         async for item in choices.parts():

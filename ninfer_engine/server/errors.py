@@ -1,9 +1,9 @@
 """One place where every failure becomes an HTTP body: `{"error": {message, type, code, param}}`."""
 
-from starlette.responses import JSONResponse
 
 from ninfer_engine.contract.errors import HTTP_STATUS, ErrorBody, ErrorCode, ErrorDetail, error_type
 from ninfer_engine.runtime.api import EngineRefusedError
+from ninfer_engine.server.json_reply import JsonReply
 
 ANTHROPIC_TYPE = {
     400: "invalid_request_error",
@@ -49,7 +49,7 @@ class ApiError(Exception):
             body = {"type": "error", "error": error}
         return body
 
-    def response(self, path: str = "") -> JSONResponse:
+    def response(self, path: str = "") -> JsonReply:
         """The HTTP reply."""
         headers: dict[str, str] = {}
         match self.code:
@@ -59,7 +59,7 @@ class ApiError(Exception):
                 headers["retry-after"] = "1"
             case _:
                 pass
-        return JSONResponse(self.body(path), self.status, headers)
+        return JsonReply(self.body(path), self.status, headers)
 
 
 class ClientGoneError(Exception):

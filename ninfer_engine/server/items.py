@@ -59,6 +59,8 @@ class FunctionCallItem(Body):
     arguments: str
     id: str | None = None
     status: ItemStatus | None = None
+    caller: None = None
+    namespace: None = None
 
 
 class FunctionCallOutputItem(Body):
@@ -127,14 +129,26 @@ def stored_form(items: Iterable[Item]) -> tuple[dict[str, Any], ...]:
     return tuple(made)
 
 
-def check_call_outputs(items: Sequence[Item], known_calls: set[str]) -> None:
-    """Every function_call_output answers a call that came before it (`known_calls`: of earlier responses)."""
-    calls = set(known_calls)
-    for index, item in enumerate(items):
-        if isinstance(item, FunctionCallItem):
-            calls.add(item.call_id)
-        elif isinstance(item, FunctionCallOutputItem) and item.call_id not in calls:
-            raise invalid(f"input[{index}].call_id answers no function_call before it", f"input[{index}].call_id")
+def check_call_outputs(items: Sequence[Item], earlier: Sequence[Item] = ()) -> None:
+    """Calls have ids of their own, and every output answers a call that came before it, once. earlier: the items of the
+    responses that are continued."""
+    calls: set[str] = set()
+    answered: set[str] = set()
+    for place, item in enumerate((*earlier, *items), -len(earlier)):
+        at = f"input[{place}].call_id"
+        match item:
+            case FunctionCallItem(call_id=call) if call in calls and place >= 0:
+                raise invalid(f"{at} is that of a function_call before it", at)
+            case FunctionCallItem(call_id=call):
+                calls.add(call)
+            case FunctionCallOutputItem(call_id=call) if place >= 0 and call not in calls:
+                raise invalid(f"{at} answers no function_call before it", at)
+            case FunctionCallOutputItem(call_id=call) if place >= 0 and call in answered:
+                raise invalid(f"{at} answers a function_call that has its output already", at)
+            case FunctionCallOutputItem(call_id=call):
+                answered.add(call)
+            case _:
+                pass
 
 
 def from_stored(items: Iterable[Mapping[str, Any]]) -> tuple[Item, ...]:

@@ -11,6 +11,7 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.model.errors import ModelError
 from ninfer_engine.runtime.build import Built, StartError, build_engine
 from ninfer_engine.runtime.capacity import CapacityError
+from ninfer_engine.runtime.quota import usable_cpus
 from ninfer_engine.server.app import create_app
 from ninfer_engine.server.logs import configure_logging
 from ninfer_engine.server.model import ServedModel
@@ -28,7 +29,7 @@ def run_server(flags: EngineFlags, patience: Patience = Patience()) -> int:  # n
     """Serve until told to stop. Returns 0 after a graceful stop, 2 when the engine cannot start as asked, 70 when its
     thread died (the last log lines say why), 71 when it hung in a step."""
     configure_logging(flags.log_level)
-    torch.set_num_threads(_threads())
+    torch.set_num_threads(usable_cpus())
     sys.setswitchinterval(_SWITCH_S)
     try:
         api_key = read_key(flags.api_key_file)
@@ -77,13 +78,3 @@ def end_now(code: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _threads() -> int:
-    """Threads for torch: the CPUs that this process may use, within the container's quota."""
-    usable = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return usable
-    return usable if quota == "max" else max(1, min(usable, int(quota) // int(period)))

@@ -7,16 +7,17 @@ from ninfer_engine.runtime.api import Finished
 from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallStart
 from ninfer_engine.server.items import new_id
 from ninfer_engine.server.output import Delta, ReasoningDelta, TextDelta
-from ninfer_engine.server.response_builder import ninfer_object
 from ninfer_engine.server.usage import messages_usage
 
 Event = dict[str, Any]
 
 
 class MessageBuilder:
-    """Keeps `message`, the object as it stands. Every method returns the events that it caused."""
+    """Keeps `message`, the object as it stands. Every method returns the events that it caused. marked: tokens before
+    the last cache breakpoint."""
 
-    def __init__(self, message_id: str, model: str, prompt_tokens: int) -> None:
+    def __init__(self, message_id: str, model: str, prompt_tokens: int, marked: int = 0) -> None:
+        self._marked = marked
         self._open = False
         self._arguments = ""  # of the call that is open, as text
         self.message: dict[str, Any] = {
@@ -51,7 +52,7 @@ class MessageBuilder:
         reason = "max_tokens" if finished.reason == "length" else "tool_use" if called else "end_turn"
         if stop_string is not None:
             reason = "stop_sequence"
-        usage, ninfer = messages_usage(finished), ninfer_object(finished.record)
+        usage, ninfer = messages_usage(finished, self._marked), finished.record
         self.message |= {"stop_reason": reason, "stop_sequence": stop_string, "usage": usage, "ninfer": ninfer}
         delta = {"stop_reason": reason, "stop_sequence": stop_string}
         return [

@@ -1,26 +1,28 @@
 """POST /v1/messages and /v1/messages/count_tokens: the Anthropic shape over the same generations."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
+from ninfer_engine.server.breakpoints import marked_prompt
 from ninfer_engine.server.choices import Choices, run_all, start_stream
 from ninfer_engine.server.context import (
     Context,
     arrived,
     check_model,
     context,
-    in_thread,
     json_body,
+    prepared,
 )
 from ninfer_engine.server.errors import ApiError
 from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
+from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.message_builder import MessageBuilder
 from ninfer_engine.server.messages_schema import MessageRequest, parse_count, parse_message
 from ninfer_engine.server.prompt import text_prompt
@@ -43,12 +45,12 @@ async def create_message(request: Request) -> Response:
     job = await _prepare(request, ctx)
     if job.create.stream:
         choices = await start_stream(request, [job.generation], [job.reply])
-        return EventStream(_stream(choices, job, request.url.path), choices.cancel, ctx.limits.keepalive_s)
+        return EventStream(_stream(choices, job, request.scope["path"]), choices.cancel, ctx.limits.keepalive_s)
     [whole] = await run_all(request, [job.generation], [job.reply])
     for delta in whole.deltas:
         job.builder.add(delta)
     job.builder.finish(whole.finished, job.reply.stop_string)
-    return JSONResponse(job.builder.message)
+    return JsonReply(job.builder.message)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -58,9 +60,9 @@ async def count_tokens(request: Request) -> Response:
     take_identity(request, body)
     count = parse_count(body)
     check_model(ctx, count.model)
-    prompt = await in_thread(text_prompt, ctx.model, count.template_messages(), count.template_tools(),
-                             count.thoughts())
-    return JSONResponse({"input_tokens": len(prompt.tokens)})
+    prompt = await prepared(request, text_prompt, ctx.model, count.template_messages(), count.template_tools(),
+                            count.thoughts())
+    return JsonReply({"input_tokens": len(prompt.tokens)})
 
 
 async def _prepare(request: Request, ctx: Context) -> _Job:
@@ -69,7 +71,7 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     create = parse_message(body)
     check_model(ctx, create.model)
     allowed, wanted, thinking = create.policy(), create.format(), create.thoughts()
-    prompt = await in_thread(text_prompt, ctx.model, create.template_messages(), create.template_tools(), thinking)
+    prompt, marks = await prepared(request, marked_prompt, ctx.model, create, thinking)
     generation = GenerationRequest(
         request_id=request.state.request_id,
         tokens=prompt.tokens,
@@ -77,15 +79,16 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
         arrived=arrived(request),
         session=session,
         cache_salt=create.cache_salt or "",
+        marks=marks,
         constraint=await constraint(ctx.model, prompt, allowed, wanted, thinking.budget),
     )
     reply = Reply(ctx.model, allowed.schemas, prompt.in_reasoning, create.stop_sequences or (),
                   parallel=allowed.parallel)
-    builder = MessageBuilder(new_id("msg"), create.model, len(prompt.tokens))
+    builder = MessageBuilder(new_id("msg"), create.model, len(prompt.tokens), max(marks, default=0))
     return _Job(create, generation, reply, builder)
 
 
-async def _stream(choices: Choices, job: _Job, path: str) -> AsyncIterator[bytes]:
+async def _stream(choices: Choices, job: _Job, path: str) -> AsyncGenerator[bytes, None]:
     yield _chunk(job.builder.begin())
     try:
         async for made in choices.parts():

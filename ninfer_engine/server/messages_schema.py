@@ -15,13 +15,18 @@ from ninfer_engine.server.tools import Name, ResponseToolChoice, ToolPolicy, pol
 ONLY: dict[str, tuple[Any, ...]] = {
     "container": (),
     "context_management": (),
+    "diagnostics": (),
+    "inference_geo": (),
     "mcp_servers": ([],),
     "service_tier": ("auto", "standard_only"),
+    "speed": ("standard",),
+    "user_profile_id": (),
+    "workspace_id": (),
 }
 
 
 class CacheControl(Body):
-    """A cache breakpoint. Every prefix is held here whether marked or not, so the mark is kept by doing nothing."""
+    """A cache breakpoint: an image is published where it stands (server.breakpoints)."""
 
     type: Literal["ephemeral"]
 
@@ -51,6 +56,8 @@ class ToolUseBlock(Body):
     name: str = Field(min_length=1)
     input: dict[str, Any]
     cache_control: CacheControl | None = None
+    caller: None = None
+    toolset_name: None = None
 
 
 def _blocks(value: Any) -> Any:
@@ -135,6 +142,7 @@ class CountRequest(SamplingFields):
     output_format: Annotated[Any, documented_as(MessageSchema | None)] = None
     thinking: ThinkingConfig | None = None
     metadata: Who | None = None
+    cache_control: CacheControl | None = None
 
     def policy(self) -> ToolPolicy:
         """What the reply may call. Raises ApiError."""

@@ -1,7 +1,7 @@
 """Prometheus metrics of one server, in a registry of its own. Pool and scheduler gauges are read from the status
 document when scraped, so they cannot drift from it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from ninfer_engine.contract.diagnostics import NinferRecord
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_engine.runtime.api import GapCounts
+from ninfer_engine.runtime.api import Counts, Durations
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -18,11 +18,11 @@ _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 class Metrics:
     """Counters and histograms that routes feed."""
 
-    def __init__(self, status: Callable[[], StatusDocument], gaps: Callable[[], GapCounts]) -> None:
+    def __init__(self, status: Callable[[], StatusDocument], counts: Callable[[], Counts]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_StatusCollector(status))
-        self._registry.register(_GapCollector(gaps))
-        self.requests = Counter(
+        self._registry.register(_CountsCollector(counts))
+        self._requests = Counter(
             "ninfer_http_requests", "HTTP requests by route and status", ["route", "status"], registry=self._registry
         )
         self._ended = Counter(
@@ -44,6 +44,10 @@ class Metrics:
         self._total = self._histogram("ninfer_request_seconds", "Time to the last token")
         self._plan = self._histogram("ninfer_plan_seconds", "Time of the planner")
         self._restore = self._histogram("ninfer_restore_seconds", "Time until a request's session and pages were there")
+
+    def request(self, route: str, status: int) -> None:
+        """Count an HTTP request. route: the path as the route list has it; status: 499 when the client had gone."""
+        self._requests.labels(route, str(status)).inc()
 
     def ended_early(self, how: str) -> None:
         """Count a generation that did not run to its end: refused, cancelled, its client gone, or a fault."""
@@ -104,19 +108,52 @@ class _StatusCollector(Collector):
         yield from (occupied, capacity, load, evictions, work)
 
 
-class _GapCollector(Collector):
-    """The engine's own histogram of the time between two tokens of a reply."""
+class _CountsCollector(Collector):
+    """What the engine counts itself: token gaps, saves, restores, requests let ahead."""
 
-    def __init__(self, gaps: Callable[[], GapCounts]) -> None:
-        self._gaps = gaps
+    def __init__(self, counts: Callable[[], Counts]) -> None:
+        self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        found = self._gaps()
-        buckets: list[tuple[str, float]] = []
-        total = 0
-        for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family = HistogramMetricFamily("ninfer_token_gap_seconds", "Time between two tokens of a running reply")
-        family.add_metric([], buckets, found.total_s)
-        yield family
+        counts = self._counts()
+        gaps = HistogramMetricFamily("ninfer_token_gap_seconds", "Time between two tokens of a running reply")
+        _add_durations(gaps, [], counts.gaps)
+        ahead = CounterMetricFamily("ninfer_backfilled_requests", "Requests that started ahead of a blocked head")
+        ahead.add_metric([], counts.backfilled)
+        yield from (gaps, ahead, *self._saves(counts), *self._restores(counts))
+
+    @staticmethod
+    def _saves(counts: Counts) -> Iterable[Metric]:
+        took = HistogramMetricFamily("ninfer_save_seconds", "Time of finished saves by mode", labels=["mode"])
+        size = CounterMetricFamily("ninfer_save_session_bytes", "Bytes of the sessions saved", labels=["mode"])
+        written = CounterMetricFamily("ninfer_save_written_bytes", "Bytes that saves added", labels=["mode"])
+        stall = CounterMetricFamily("ninfer_save_stall_seconds", "Time that saves held the step loop", labels=["mode"])
+        refused = CounterMetricFamily("ninfer_saves_refused", "Saves that came to nothing", labels=["mode", "reason"])
+        for mode, saves in counts.saves.items():
+            _add_durations(took, [mode], saves.seconds)
+            size.add_metric([mode], saves.session_bytes)
+            written.add_metric([mode], saves.written_bytes)
+            stall.add_metric([mode], saves.stall_s)
+            for reason, count in saves.refused.items():
+                refused.add_metric([mode, reason], count)
+        return took, size, written, stall, refused
+
+    @staticmethod
+    def _restores(counts: Counts) -> Iterable[Metric]:
+        took = HistogramMetricFamily("ninfer_session_restore_seconds", "Time of restores that read pages")
+        _add_durations(took, [], counts.restores.seconds)
+        size = CounterMetricFamily("ninfer_session_restore_bytes", "Bytes that restores read")
+        size.add_metric([], counts.restores.bytes)
+        ended = CounterMetricFamily("ninfer_session_restores", "Restores by outcome", labels=["outcome"])
+        for outcome, count in counts.restores.outcomes.items():
+            ended.add_metric([outcome], count)
+        return took, size, ended
+
+
+def _add_durations(family: HistogramMetricFamily, labels: Sequence[str], found: Durations) -> None:
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    for bound, count in zip([*map(str, found.bounds), "+Inf"], found.counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    family.add_metric(labels, buckets, found.total_s)

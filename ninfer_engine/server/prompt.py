@@ -75,6 +75,7 @@ async def _restored(engine: EngineApi, session: str, metrics: Metrics | None) ->
 
 
 AS_THE_TEMPLATE_LIKES = Thinking()
+_SHORT_TOKENS = 1024  # a conversation of so many is rendered anew in half a millisecond
 
 
 def text_prompt(
@@ -108,9 +109,10 @@ class Turn:
 
 async def response_prompt(
     engine: EngineApi, model: ServedModel, turn: Turn, parent_id: str | None, session: str | None,
-    metrics: Metrics | None = None,
+    metrics: Metrics | None = None, *, small: bool = False,
 ) -> Prompt:
-    """The prompt of a response. Runs the template and the tokenizer off the event loop."""
+    """The prompt of a response. Runs the template and the tokenizer off the event loop, unless the new turn is small
+    and what it continues is short."""
     started = time.monotonic()
     parent = None
     restored_s = 0.0
@@ -118,17 +120,20 @@ async def response_prompt(
         known = engine.responses.get(parent_id, session) is not None
         parent = await find_parent(engine, parent_id, session, metrics)
         restored_s = 0.0 if known else time.monotonic() - started
-    prompt = await asyncio.to_thread(_response_prompt, engine.responses, model, turn, parent)
+    if small and (parent is None or len(parent.tokens) <= _SHORT_TOKENS):
+        prompt = _response_prompt(engine.responses, model, turn, parent)
+    else:
+        prompt = await asyncio.to_thread(_response_prompt, engine.responses, model, turn, parent)
     return replace(prompt, restored_s=restored_s)
 
 
 def _response_prompt(store: ResponseStore, model: ServedModel, turn: Turn, parent: StoredResponse | None) -> Prompt:
     if parent is None:
-        check_call_outputs(turn.items, set())
+        check_call_outputs(turn.items)
         prompt = text_prompt(model, to_messages(turn.items, turn.instructions), turn.tools or (), turn.thinking)
         return Prompt(prompt.tokens, prompt.in_reasoning, turn.instructions, prompt.tools)
-    if any(isinstance(item, FunctionCallOutputItem) for item in turn.items):
-        _check_outputs_answer_calls(turn.items, _chain(store, parent))
+    if any(isinstance(item, FunctionCallItem | FunctionCallOutputItem) for item in turn.items):
+        _check_calls(turn.items, _chain(store, parent))
     instructions = parent.context.get("instructions") if turn.instructions is None else turn.instructions
     old_tools = tuple(parent.context.get("tools") or ())
     tools = old_tools if turn.tools is None else turn.tools
@@ -143,10 +148,10 @@ def _response_prompt(store: ResponseStore, model: ServedModel, turn: Turn, paren
     return Prompt(anew.tokens, anew.in_reasoning, instructions, tools, parent)
 
 
-def _check_outputs_answer_calls(items: Sequence[Item], chain: Sequence[Item] | None) -> None:
+def _check_calls(items: Sequence[Item], chain: Sequence[Item] | None) -> None:
     """Not checked when an earlier response is gone: its calls are then unknown, though the model has seen them."""
     if chain is not None:
-        check_call_outputs(items, {item.call_id for item in chain if isinstance(item, FunctionCallItem)})
+        check_call_outputs(items, chain)
 
 
 def _continued(

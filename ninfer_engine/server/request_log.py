@@ -1,10 +1,9 @@
 """The request log (`--request-log-jsonl`): one JSON object a line, for dashboards and `ninfer simulate --from-log`.
 
-Holds ids, counts and times; no prompt text and no keys. Lines are written by a thread of its own, so that a slow disk
-delays no reply; `close` returns when every line is on disk.
+Holds ids, counts and times; no prompt text and no keys. Lines are made and written by a thread of its own, so that
+neither that work nor a slow disk delays a reply; `close` returns when every line is on disk.
 """
 
-import json
 import logging
 import queue
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 from ninfer_engine.contract.diagnostics import LogEvent
 from ninfer_engine.runtime.api import Finished, GenerationRequest
+from ninfer_engine.server.json_reply import json_bytes
 
 logger = logging.getLogger("ninfer.server")
 
@@ -26,7 +26,7 @@ class RequestLog:
     def __init__(self, path: Path | None, server_instance_id: str, now_ms: Callable[[], int] | None = None) -> None:
         self._instance = server_instance_id
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
-        self._lines: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[dict[str, Any] | threading.Event | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._torn = False  # the file may end in half a line
         if path is not None:
@@ -50,12 +50,14 @@ class RequestLog:
     def request_done(self, request_id: str, finished: Finished, prepare_s: float) -> None:
         """A request ran to its end. prepare_s: from its arrival until the engine had it, which the engine's queue time
         includes; here the two stand apart."""
+        if self._writer is None:
+            return
         timings = finished.log_timings
         apart = {"prepare": prepare_s, "queue": max(0.0, timings.queue - prepare_s)}
         self._add(LogEvent.REQUEST_DONE, request_id, {
-            "result": finished.log_result.model_dump(mode="json"),
-            "timings_seconds": timings.model_dump(mode="json") | apart,
-            "materialization": finished.log_materialization.model_dump(mode="json"),
+            "result": finished.log_result,
+            "timings_seconds": timings.model_copy(update=apart),
+            "materialization": finished.log_materialization,
         })
 
     def request_rejected(self, request_id: str, route: str, code: str, status: int) -> None:
@@ -85,7 +87,7 @@ class RequestLog:
         line = {"event": event.value, "timestamp_unix_ms": self._now_ms(), "server_instance_id": self._instance}
         if request_id is not None:
             line["request_id"] = request_id
-        self._lines.put(json.dumps(line | fields) + "\n")
+        self._lines.put(line | fields)
 
     def _write(self, file: FileIO) -> None:
         with file:
@@ -95,8 +97,8 @@ class RequestLog:
                 else:
                     self._write_line(file, line)
 
-    def _write_line(self, file: FileIO, line: str) -> None:
-        rest = memoryview((b"\n" if self._torn else b"") + line.encode())
+    def _write_line(self, file: FileIO, line: dict[str, Any]) -> None:
+        rest = memoryview((b"\n" if self._torn else b"") + json_bytes(line) + b"\n")
         try:
             while rest:
                 rest = rest[file.write(rest) :]

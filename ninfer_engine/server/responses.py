@@ -1,12 +1,12 @@
 """POST /v1/responses and /v1/responses/input_tokens."""
 
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.runtime.responses import StoredResponse
@@ -23,6 +23,7 @@ from ninfer_engine.server.errors import ApiError
 from ninfer_engine.server.formats import constraint
 from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import Item, new_id, stored_form
+from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.prompt import Prompt, response_prompt
 from ninfer_engine.server.reply import Reply
 from ninfer_engine.server.response_builder import Event, ResponseBuilder
@@ -57,14 +58,14 @@ async def create_response(request: Request) -> Response:
     for delta in whole.deltas:
         job.builder.add(delta)
     _finish(ctx, job, whole.finished)
-    return JSONResponse(job.builder.response)
+    return JsonReply(job.builder.response)
 
 
 async def count_input_tokens(request: Request) -> Response:
     """The prompt tokens that a create of the same body would have."""
     ctx = context(request)
     job = await _prepare(request, ctx)
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(job.prompt.tokens)})
+    return JsonReply({"object": "response.input_tokens", "input_tokens": len(job.prompt.tokens)})
 
 
 async def _prepare(request: Request, ctx: Context) -> _Job:
@@ -73,7 +74,8 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     create = parse_create(body)
     check_model(ctx, create.model)
     turn, choice, wanted = create.turn(), create.choice(), create.format()
-    prompt = await response_prompt(ctx.engine, ctx.model, turn, create.previous_response_id, session, ctx.metrics)
+    prompt = await response_prompt(ctx.engine, ctx.model, turn, create.previous_response_id, session, ctx.metrics,
+                                   small=request.state.small)
     response_id = new_id("resp")
     salt = create.cache_salt
     if salt is None:
@@ -143,7 +145,7 @@ def _blank(
     }
 
 
-async def _stream(ctx: Context, choices: Choices, job: _Job) -> AsyncIterator[bytes]:
+async def _stream(ctx: Context, choices: Choices, job: _Job) -> AsyncGenerator[bytes, None]:
     for item in job.builder.begin():
         yield _chunk(item)
     try:

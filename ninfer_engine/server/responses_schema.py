@@ -22,11 +22,17 @@ from ninfer_engine.server.tools import (
 
 # Accepted at these values alone: they say what happens anyway.
 ONLY: dict[str, tuple[Any, ...]] = {
+    "access_programs": (),
     "background": (False,),
+    "background_options": (),
     "conversation": (),
     "context_management": (),
+    "image": (),
     "max_tool_calls": (),
+    "moderation": (),
+    "personality": (),
     "prompt": (),
+    "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory",),
     "service_tier": ("auto", "default"),
     "stream_options": ({"include_obfuscation": False},),

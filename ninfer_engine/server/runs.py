@@ -71,7 +71,8 @@ class Run:
         """Wait for the first event, at most `grace_s`. Raises ApiError when the engine refuses within that time, so
         that a stream that cannot run gets an HTTP status instead."""
         try:
-            await asyncio.wait_for(self._begun.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._begun.wait()
         except TimeoutError:
             return
         if isinstance(self.failure, ApiError):
@@ -144,11 +145,11 @@ class Runs:
         if request.request_id in self._by_request:
             taken = "a request with this ninfer_request_id is running"
             raise ApiError(ErrorCode.INVALID_NINFER_IDENTITY, taken, "ninfer_request_id")
-        self._log.request_start(request, http.url.path, stream)
+        route, headers = http.scope["path"], http.headers
+        self._log.request_start(request, route, stream)
         run = Run(request, self._engine.generate(request))
         self._by_request[request.request_id] = run
         http.state.logged = True
-        route, headers = http.url.path, http.headers
         run.task.add_done_callback(lambda _task: self._ended(run, route, headers))
         return run
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import uvicorn
-from starlette.applications import Starlette
 
+from ninfer_engine.server.app import App
 from ninfer_engine.server.context import Context
 from ninfer_engine.server.protocol import JsonErrorsProtocol
 from ninfer_engine.server.runs import EndedBy
@@ -132,24 +132,25 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(app: Starlette, close: Callable[[], None], patience: Patience = Patience()) -> Server:
+def make_server(app: App, close: Callable[[], None], patience: Patience = Patience()) -> Server:
     """A server that is not running yet; `server.run(sockets=[bind(...)])` runs it."""
     config = uvicorn.Config(
         app,
         http=JsonErrorsProtocol,
-        loop="asyncio",
+        loop="uvloop",
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here looks at the client's address
         timeout_graceful_shutdown=int(patience.drain_s) + 10,
     )
-    return Server(config, app.state.context, patience, close)
+    return Server(config, app.context, patience, close)
 
 
 def serve(
-    app: Starlette,
+    app: App,
     host: str,
     port: int,
     close: Callable[[], None] = lambda: None,

@@ -2,20 +2,23 @@
 comments, so that proxies keep the connection."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+from ninfer_engine.server.json_reply import json_bytes
 
 KEEPALIVE = b": keep-alive\n\n"
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:
     """One event as bytes; `name` is the event field."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+    head = b"event: %b\n" % name.encode() if name else b""
+    return b"%bdata: %b\n\n" % (head, json_bytes(data))
 
 
 DONE = b"data: [DONE]\n\n"
@@ -36,7 +39,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], on_disconnect: Callable[[], None], keepalive_s: float
+        self, chunks: AsyncGenerator[bytes, None], on_disconnect: Callable[[], None], keepalive_s: float
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
@@ -45,14 +48,19 @@ class EventStream(Response):
         self._keepalive_s = keepalive_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watcher = asyncio.create_task(self._watch(receive))
+        silence = Silence(send, self._keepalive_s)
+        watchers = [asyncio.create_task(self._watch(receive)), asyncio.create_task(silence.watch())]
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for chunk in with_keepalives(self._chunks, self._keepalive_s):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async with aclosing(self._chunks):
+                async for chunk in self._chunks:
+                    silence.broken()
+                    await send(_body(chunk))
+            watchers[1].cancel()  # after the last of the body nothing may be sent
+            await send(_body(b"", more=False))
         finally:
-            watcher.cancel()
+            for watcher in watchers:
+                watcher.cancel()
             self._on_disconnect()  # a run that has ended does not mind
 
     async def _watch(self, receive: Receive) -> None:
@@ -60,22 +68,29 @@ class EventStream(Response):
         self._on_disconnect()
 
 
-async def with_keepalives(chunks: AsyncIterator[bytes], interval_s: float) -> AsyncIterator[bytes]:
-    """`chunks`, with a comment wherever none came for `interval_s`."""
-    upcoming: asyncio.Future[bytes] | None = None
-    try:
+class Silence:
+    """Breaks the silence of a stream: a comment wherever nothing was sent for `interval_s`. One timer a stream, so that
+    an event costs no more than a look at the clock."""
+
+    def __init__(self, send: Send, interval_s: float) -> None:
+        self._send = send
+        self._interval_s = interval_s
+        self._last = time.monotonic()
+
+    def broken(self) -> None:
+        """Something is sent now."""
+        self._last = time.monotonic()
+
+    async def watch(self) -> None:
+        """Send comments until cancelled."""
         while True:
-            upcoming = upcoming or asyncio.ensure_future(anext(chunks))
-            done, _ = await asyncio.wait({upcoming}, timeout=interval_s)
-            if not done:
-                yield KEEPALIVE
-                continue
-            try:
-                chunk = upcoming.result()
-            except StopAsyncIteration:
-                return
-            upcoming = None
-            yield chunk
-    finally:
-        if upcoming is not None:
-            upcoming.cancel()
+            left = self._last + self._interval_s - time.monotonic()
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
+                self.broken()
+                await self._send(_body(KEEPALIVE))
+
+
+def _body(chunk: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": chunk, "more_body": more}

@@ -1,7 +1,7 @@
 """Stored responses: read, delete, page through their input, cancel one in the making."""
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.runtime.responses import StoredResponse
@@ -9,13 +9,14 @@ from ninfer_engine.server.body import query_values
 from ninfer_engine.server.context import context
 from ninfer_engine.server.errors import ApiError, invalid
 from ninfer_engine.server.identity import header_session
+from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.runs import EndedBy
 
 
 async def get_response(request: Request) -> Response:
     """The response as it was sent."""
     query_values(request, frozenset())
-    return JSONResponse(_stored(request).body)
+    return JsonReply(_stored(request).body)
 
 
 async def delete_response(request: Request) -> Response:
@@ -24,7 +25,7 @@ async def delete_response(request: Request) -> Response:
     if not ctx.engine.responses.delete(response_id, header_session(request)):
         raise _not_found()
     await ctx.engine.forget_response(response_id, header_session(request))
-    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+    return JsonReply({"id": response_id, "object": "response", "deleted": True})
 
 
 async def list_input_items(request: Request) -> Response:
@@ -46,7 +47,7 @@ async def list_input_items(request: Request) -> Response:
             raise invalid("after is not the id of an input item of this response", "after")
         start = ids.index(query["after"]) + 1
     page = items[start : start + int(limit)]
-    return JSONResponse({
+    return JsonReply({
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
@@ -60,9 +61,9 @@ async def cancel_response(request: Request) -> Response:
     ctx, response_id = context(request), request.path_params["response_id"]
     run = ctx.runs.of_response(response_id, header_session(request))
     if run is None:
-        return JSONResponse(_stored(request).body)
+        return JsonReply(_stored(request).body)
     run.cancel(EndedBy.CANCELLED)
-    return JSONResponse({
+    return JsonReply({
         "id": response_id, "object": "response", "status": "cancelled", "model": ctx.model.model_id, "output": [],
         "error": None, "incomplete_details": None, "usage": None,
     })

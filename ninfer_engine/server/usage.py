@@ -33,12 +33,15 @@ def chat_usage(finished: Sequence[Finished], replies: Sequence[Reply]) -> dict[s
     }
 
 
-def messages_usage(finished: Finished) -> dict[str, Any]:
-    """`usage` of messages: input_tokens are those that were not read from the cache."""
+def messages_usage(finished: Finished, marked: int = 0) -> dict[str, Any]:
+    """`usage` of messages, whose three counts of input add up to the prompt: read from the cache; computed before the
+    last breakpoint (marked: tokens before it), so that the next request need not; computed after it."""
+    record = finished.record
+    created = max(0, marked - record.reused_tokens)
     return {
-        "input_tokens": finished.record.computed_tokens,
-        "cache_read_input_tokens": finished.record.reused_tokens,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": record.computed_tokens - created,
+        "cache_read_input_tokens": record.reused_tokens,
+        "cache_creation_input_tokens": created,
         "output_tokens": _counts(finished)[1],
     }
 

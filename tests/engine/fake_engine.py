@@ -19,12 +19,15 @@ from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.status import Cache, Identity, LastSelection, Restore, Runtime, Scheduler, StatusDocument
 from ninfer_engine.runtime.api import (
     ConstraintError,
+    Counts,
+    Durations,
     EngineRefusedError,
     Finished,
     FinishReason,
-    GapCounts,
     GenerationRequest,
     Logprobs,
+    RestoreCounts,
+    SaveCounts,
     Token,
 )
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
@@ -244,8 +247,11 @@ class FakeEngine:
     def wedged(self) -> bool:
         return False
 
-    def token_gaps(self) -> GapCounts:
-        return GapCounts((0.001, 0.01), (3, 2, 1), 0.5)
+    def counts(self) -> Counts:
+        few, none = Durations((0.001, 0.01), (3, 2, 1), 0.5), Durations((1.0,), (0, 0), 0.0)
+        return Counts(few, {"explicit": SaveCounts(none, 0, 0, 0.0, {"nothing_to_save": 2}),
+                            "automatic": SaveCounts(few, 700, 70, 0.25, {})},
+                      RestoreCounts(few, 900, {"restored": 6, "failed": 1}), 4)
 
     def healthy(self) -> bool:
         return self.misbehaviour is not Misbehaviour.DEAD

@@ -4,7 +4,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ninfer_engine.model.chat import ChatTemplate
 from ninfer_engine.model.tiny_tokenizer import END_OF_TURN, chat_template, tokenizer_document
 from ninfer_engine.model.tokenizer import Tokenizer
 from ninfer_engine.runtime.api import GenerationRequest
-from ninfer_engine.server.app import create_app
+from ninfer_engine.server.app import App, create_app
 from ninfer_engine.server.context import Limits
 from ninfer_engine.server.model import ServedModel
 from ninfer_engine.server.request_log import RequestLog
@@ -108,6 +108,20 @@ class Served:
 
 
 @contextlib.contextmanager
+def serving(app: App, close: Callable[[], None]) -> Iterator[tuple[str, int]]:
+    """An app on a socket of its own, in a thread that is stopped at the end; where it listens."""
+    server = make_server(app, close, Patience(drain_s=5, died_s=600))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bind("127.0.0.1", 0)]}, daemon=True)
+    thread.start()
+    assert server.ready.wait(60)
+    assert server.address is not None
+    yield server.address
+    server.should_exit = True
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
 def running(
     tmp_path: Path, api_key: str | None = None, limits: Limits | None = None, template: str | None = None, **flags: Any
 ) -> Iterator[Served]:
@@ -118,17 +132,8 @@ def running(
     log_path = tmp_path / "requests.jsonl"
     log = RequestLog(log_path, INSTANCE)
     app = create_app(engine, model, EngineFlags(model=MODEL, **flags), api_key, log, limits=limits or Limits())
-    server = make_server(app, engine.close, Patience(drain_s=5, died_s=600))
-    listener = bind("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    assert server.ready.wait(20)
-    assert server.address is not None
-    host, port = server.address
-    with httpx.Client(base_url=f"http://{host}:{port}", timeout=20) as client:
-        yield Served(engine, says, model, client, server.address, log, log_path)
-    engine.release.set()
-    server.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
+    with serving(app, engine.close) as address:
+        with httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=20) as client:
+            yield Served(engine, says, model, client, address, log, log_path)
+        engine.release.set()
     assert engine.closed == 1

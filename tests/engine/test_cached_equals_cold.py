@@ -12,7 +12,8 @@ import torch
 from engine_cases import ask, flags_for, fork, random_tokens, request_for, running
 from torch import Tensor
 
-from ninfer_engine.runtime.sampler import Sampler
+from ninfer_engine.runtime.api import Token
+from ninfer_engine.runtime.sampler import Draw, Sampler
 
 BOUND = 1e-3
 
@@ -23,9 +24,9 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
     choose = Sampler.choose
 
-    def record(self: Sampler, row: Tensor) -> int:
+    def record(self: Sampler, row: Tensor, draw: Draw) -> Token:
         seen.append(row.clone())
-        return choose(self, row)
+        return choose(self, row, draw)
 
     monkeypatch.setattr(Sampler, "choose", record)
     return seen

@@ -76,6 +76,24 @@ def test_an_engine_that_never_rests_collects_everything_after_ten_minutes(collec
     assert gone() is None
 
 
+def test_what_a_collection_has_spared_is_not_walked_after_every_request_but_every_ten_minutes(
+    collector: Collector, clock: Clock
+) -> None:
+    kept = [Knot() for _ in range(1000)]
+    gone = weakref.ref(kept[0])
+    collector.step()
+    collector.idle()
+    assert not any(one is kept[0] for one in gc.get_objects()), "set aside"
+    kept.clear()
+    collector.step()
+    collector.idle()
+    assert gone() is not None
+    clock.now = 601.0
+    collector.step()
+    collector.idle()
+    assert gone() is None
+
+
 def test_an_idle_engine_that_did_nothing_collects_nothing(collector: Collector) -> None:
     gone = left_behind()
     collector.idle()

@@ -231,6 +231,34 @@ def test_a_stop_cancels_what_does_not_finish_within_its_limit(tmp_path: Path, st
     assert (process.returncode, out) == (0, "closed\n")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_lets_what_runs_finish_and_takes_nothing_new(tmp_path: Path, stream: bool) -> None:
+    process, url = start_process(tmp_path / "log", "TALKS_UNTIL_ENDED", 60)
+    body = {"model": "tiny", "input": "x", "stream": stream, "max_output_tokens": 20_000}
+    refused = threading.Event()
+
+    def stop_and_knock() -> None:
+        stop_once_running(process, tmp_path / "log")
+        while not refused.is_set():
+            try:
+                httpx.get(f"{url}/health")
+            except httpx.ConnectError:
+                refused.set()
+            except httpx.TransportError:
+                pass  # it was in the listener's queue when that closed
+
+    knocking = threading.Thread(target=stop_and_knock)
+    knocking.start()
+    with httpx.Client(timeout=60) as client:
+        said = client.post(f"{url}/v1/responses", json=body).text
+    knocking.join(30)
+    made = json.loads(said.splitlines()[-2].removeprefix("data: "))["response"] if stream else json.loads(said)
+    assert made["usage"]["output_tokens"] == 20_000
+    assert refused.is_set()
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "closed\n")
+
+
 def test_a_dead_engine_ends_the_process_with_a_fault_of_its_own(tmp_path: Path) -> None:
     process, _ = start_process(tmp_path / "log", "DEAD", 30)
     out, _ = process.communicate(timeout=20)

@@ -1,6 +1,8 @@
 """Bad requests: each gets the error body of its own, by name and place, and the engine goes on."""
 
+import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +208,41 @@ def test_malformed_http_is_refused_and_the_server_goes_on(served: Served) -> Non
     served.create()
 
 
+@pytest.mark.parametrize("head", [
+    b"GET /health HTTP/1.1\r\nhost: x\r\nx-long: " + b"a" * 200_000,
+    b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x-many: 1\r\n" * 20_000,
+    b"GET /" + b"a" * 200_000,
+])
+def test_a_head_that_does_not_end_is_refused_instead_of_kept(served: Served, head: bytes) -> None:
+    with served.socket() as raw, contextlib.suppress(ConnectionError):  # the server stops reading when it has answered
+        raw.sendall(head)
+        reply = raw.makefile("rb").read()
+        assert b" 400 " in reply and b"longer than" in reply
+    served.create()
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.3"])
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(served: Served, protocol: str) -> None:
+    reply = served.http.post("/v1/responses", json=GOOD, headers={"connection": "upgrade", "upgrade": protocol})
+    assert reply.status_code == 200
+    assert served.http.post("/v1/responses", json=GOOD).status_code == 200
+
+
+def test_requests_in_a_pipeline_are_answered_in_their_order(served: Served) -> None:
+    with served.socket() as raw:
+        raw.sendall(b"".join(f"GET {path} HTTP/1.1\r\nhost: x\r\nx-request-id: {path[1:]}\r\n{last}\r\n".encode()
+                             for path, last in (("/health", ""), ("/none", ""), ("/metrics", "connection: close\r\n"))))
+        reply = raw.makefile("rb").read()
+    assert re.findall(rb"x-request-id: (\w+)", reply) == [b"health", b"none", b"metrics"]
+    assert re.findall(rb"HTTP/1.1 (\d+)", reply) == [b"200", b"404", b"200"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
         ("GET", "/nowhere", 404, "not_found"), ("GET", "/v1/responses/", 404, "not_found"),
+        ("GET", "/v1/responses/input_tokens", 404, "response_not_found"),
+        ("PATCH", "/v1/responses/resp_none", 405, "method_not_allowed"),
         ("PUT", "/v1/responses", 405, "method_not_allowed"), ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"), ("GET", "/v1/responses/resp_none", 404, "response_not_found"),
         ("DELETE", "/v1/responses/resp_none", 404, "response_not_found"),

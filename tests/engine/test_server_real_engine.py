@@ -11,13 +11,13 @@ import openai
 import pytest
 from engine_cases import COSTS
 from model_cases import tiny_of_four_layers
+from server_harness import serving
 
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.runtime.build import build_engine
 from ninfer_engine.server.app import create_app
 from ninfer_engine.server.model import ServedModel
 from ninfer_engine.server.request_log import RequestLog
-from ninfer_engine.server.serve import Patience, bind, make_server
 
 HI: Any = [{"role": "user", "content": "Which account of the ledger pays the most, and in which line of it?"}]
 SCHEMA: dict[str, Any] = {
@@ -37,15 +37,8 @@ def url() -> Iterator[str]:
     built.engine.start()
     served = ServedModel("tiny", built.model.tokenizer, built.model.chat)
     app = create_app(built.engine, served, flags, None, RequestLog(None, "x"))
-    server = make_server(app, built.engine.close, Patience(drain_s=5, died_s=600))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bind("127.0.0.1", 0)]}, daemon=True)
-    thread.start()
-    assert server.ready.wait(60)
-    assert server.address is not None
-    yield f"http://127.0.0.1:{server.address[1]}"
-    server.should_exit = True
-    thread.join(60)
-    assert not thread.is_alive()
+    with serving(app, built.engine.close) as address:
+        yield f"http://{address[0]}:{address[1]}"
 
 
 @pytest.fixture

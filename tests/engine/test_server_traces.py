@@ -30,8 +30,7 @@ def traced(misbehaviour: Misbehaviour | None = None) -> list[ReadableSpan]:
     engine.misbehaviour = misbehaviour
     app = create_app(engine, model, EngineFlags(model="tiny"), None, RequestLog(None, "x"),
                      traces=traces.OtelTraces(provider, "tiny"))
-    with TestClient(app) as client:
-        client.post("/v1/chat/completions", json=BODY, headers={"traceparent": PARENT, "x-request-id": "abc"})
+    TestClient(app).post("/v1/chat/completions", json=BODY, headers={"traceparent": PARENT, "x-request-id": "abc"})
     return list(exporter.get_finished_spans())
 
 

@@ -61,7 +61,17 @@ def test_the_metrics_have_what_dashboards_need(served: Served) -> None:
         "ninfer_token_gap_seconds_sum 0.5", 'ninfer_checkpoints_total{outcome="nothing_to_save",what="save"} 1.0',
         'ninfer_prefix_selections_total{path="root"} 1.0', 'ninfer_prefix_misses_total{reason="never_seen"} 1.0',
         "ninfer_ttft_seconds_count 1.0", "ninfer_plan_seconds_count 1.0", "ninfer_restore_seconds_count 1.0",
-        'ninfer_evictions_total{catalog="private"} 0.0',
+        'ninfer_evictions_total{catalog="private"} 0.0', 'ninfer_evictions_total{catalog="shared"} 0.0',
+        "ninfer_queue_seconds_count 1.0", "ninfer_request_seconds_count 1.0", "ninfer_backfilled_requests_total 4.0",
+        'ninfer_save_seconds_bucket{le="0.01",mode="automatic"} 5.0', 'ninfer_save_seconds_sum{mode="automatic"} 0.5',
+        'ninfer_save_session_bytes_total{mode="automatic"} 700.0',
+        'ninfer_save_written_bytes_total{mode="automatic"} 70.0',
+        'ninfer_save_stall_seconds_total{mode="automatic"} 0.25',
+        'ninfer_saves_refused_total{mode="explicit",reason="nothing_to_save"} 2.0',
+        'ninfer_session_restores_total{outcome="restored"} 6.0', 'ninfer_session_restores_total{outcome="failed"} 1.0',
+        "ninfer_session_restore_bytes_total 900.0", "ninfer_session_restore_seconds_count 6.0",
+        'ninfer_pool_occupied{pool="device_state"}', 'ninfer_pool_occupied{pool="host_state"}',
+        'ninfer_pool_occupied{pool="host_kv_bytes"}', 'ninfer_pool_occupied{pool="private_catalog"}',
         'ninfer_pool_capacity{pool="device_kv"}', 'ninfer_requests_in_state{state="waiting"} 0.0',
     ):
         assert line in text, line
