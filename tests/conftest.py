@@ -8,7 +8,7 @@ from importlib.util import find_spec
 if find_spec("triton") is not None and "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"
     import triton
-    import triton.language  # noqa: F401
+    import triton.language
 
     del os.environ["TRITON_INTERPRET"]
     triton.knobs.runtime.interpret = True
