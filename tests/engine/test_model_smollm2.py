@@ -60,13 +60,14 @@ def test_it_answers_a_question_and_one_that_refers_to_it(url: str) -> None:
 
 def test_sampled_answers_stay_sensible_and_repeat_with_their_seed(url: str) -> None:
     def answer(seed: int) -> str:
-        fields = {"temperature": 0.2, "top_p": 0.9, "seed": seed}  # what its makers recommend
+        # The likeliest first tokens are "The" and "L" (15% less likely): min_p leaves only near ties.
+        fields = {"temperature": 0.5, "min_p": 0.9, "seed": seed}
         said: str = chat(url, QUESTION, **fields)["choices"][0]["message"]["content"]
         return said
 
     answers = [answer(seed) for seed in range(5)]
     assert [answer(seed) for seed in range(2)] == answers[:2]
-    assert sum("Paris" in said for said in answers) >= 4, answers
+    assert all("Paris" in said for said in answers), answers
 
 
 @pytest.mark.parametrize("conversation", ["one question", "system first", "several turns"])
