@@ -202,7 +202,8 @@ def test_a_good_update_goes_through_all_replicas(bench: Bench, clients: dict[str
 
 
 def test_undeploy_leaves_nothing_but_the_stores(bench: Bench, cluster: ThreeNodes) -> None:
-    assert bench.ninfer("undeploy", "pretend").code == 0
+    removed = bench.ninfer("undeploy", "pretend", "--json")
+    assert removed.code == 0 and removed.document["kept"] == [] and removed.document["removed"]
     label = {"label": "dev.ninfer.tool=ninfer"}
     with closing(cluster.manager.client()) as manager:
         assert [manager.api.services(filters=label), manager.api.secrets(filters=label),

@@ -37,6 +37,7 @@ TESTED_ELSEWHERE = {
         "tests/releases/test_release_cli.py runs it on a lane"),
     "doctor": "tests/lifecycle/test_hosts_doctor.py runs it",
     "sweep": "tests/lifecycle/test_hosts_ownership.py runs it",
+    **dict.fromkeys(("deploy", "undeploy"), "tests/e2e/test_swarm_three_nodes.py runs them on a swarm"),
     "fleet verify": "tests/releases/test_fleet.py makes a statement and checks it",
 }
 
@@ -175,6 +176,7 @@ CASES: dict[str, Case] = {
     "size": lambda w: ("size", "--template", "640", "--model", "tiny", "--costs", "tiny-cpu"),
     "simulate": lambda w: ("simulate", "--generate", "fanout", "--requests", "20", "--no-baselines"),
     "image build": lambda w: ("image", "build", "--verbose"),
+    "release units": lambda w: ("release", "units", "--program", "/usr/bin/ninfer"),
     "render": lambda w: ("render", "compose", "pretend.yaml", "--model-dir", "/srv/model"),
     "schema profile": lambda w: ("schema", "profile"),
 }
