@@ -26,15 +26,17 @@ def test_a_real_model_recalls_what_it_can_recall_cold_from_every_tier_and_after_
     # A device of four thousand tokens: ten strangers push everything older off it.
     ran = ninfer("qualify", tmp_path / "smollm2-cpu.yaml", "--plan", "recall", "--host", "process",
                  "--engine-flag", "kv-capacity=4096")
-    assert ran.code == 0, ran.out + ran.err
+    # What so small a model cannot answer cold either stays open; what it can it must answer from every tier.
+    assert ran.code in (0, 3), ran.out + ran.err
     [run] = (tmp_path / "runs").iterdir()
     facts = [FactEvidence.model_validate_json(line) for line in _lines(run, "facts")]
     assert {fact.claim for fact in facts} == CLAIMS
-    assert [fact.observed for fact in facts] == [1] * len(facts)
-    requests = [RequestEvidence.model_validate_json(line) for line in _lines(run, "requests")]
-    told = {request for fact in facts for request in fact.requests}
-    again = [request for request in requests if request.request_id in told]
-    assert len(again) == len(facts)
+    assert (ran.code == 0) == all(fact.observed == 1 for fact in facts)
+    assert {fact.observed for fact in facts} <= {1, None}
+    requests = {request.request_id: request for line in _lines(run, "requests")
+                for request in [RequestEvidence.model_validate_json(line)]}
+    again = [requests[fact.requests[-1]] for fact in facts if fact.observed == 1]
+    assert {fact.claim for fact in facts if fact.observed == 1} == CLAIMS
     for request in again:  # none was computed anew: what is recalled was kept
         assert (request.reused_tokens or 0) > request.template_tokens * 0.9
     restored = [request for request in again if request.epoch == 1]
