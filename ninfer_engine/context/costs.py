@@ -14,6 +14,7 @@ from ninfer_engine.context.errors import PresetError
 from ninfer_engine.context.solve import least_squares
 
 TransferKind = Literal["d2h", "h2d", "d2d"]
+_LEAST_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,11 @@ class TransferSample:
 
 def fit(prefill: Iterable[PrefillSample], transfers: Iterable[TransferSample], chunk_tokens: int = 1024) -> CostModel:
     """Calibrate by least squares on relative errors, no term below zero. A transfer direction without samples costs
-    what the dearest measured one does. Raises PresetError when there are no prefill samples."""
+    what the dearest measured one does. Raises PresetError when there are no prefill samples.
+
+    On a busy machine a short sample may take as long as a long one. A token costs an eighth of its share of a chunk at
+    least: if it cost nothing, going on from a deep frontier would promise no more than beginning at root.
+    """
     rows, transfer_rows = list(prefill), list(transfers)
     if not rows:
         raise PresetError("calibration has no prefill samples")
@@ -146,6 +151,7 @@ def fit(prefill: Iterable[PrefillSample], transfers: Iterable[TransferSample], c
         if s.elapsed_ns > 0
     ]
     chunk_ns, token_ns, pair_ns = least_squares(design, [1.0] * len(design))
+    token_ns = max(token_ns, chunk_ns / chunk_tokens / _LEAST_SHARE)
     rates: dict[str, float] = {}
     batch_ns = 0.0
     for kind in ("d2h", "h2d", "d2d"):

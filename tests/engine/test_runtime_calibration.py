@@ -17,6 +17,7 @@ class Machine:
     def __init__(self, token_s: float) -> None:
         self.now, self.token_s = 0.0, token_s
         self.touched: set[int] = set()
+        self.stalls = (0.0, 0.0)  # between these times everything takes half a second longer
         self.total_device, self.tensors, self.images = 512, None, None
 
     def prefill(self, tokens: torch.Tensor, start: int, *_: Any, **__: Any) -> None:
@@ -24,7 +25,8 @@ class Machine:
         fresh = [position for position in where if position not in self.touched]
         self.touched.update(fresh)
         first = len(self.touched) == len(fresh)
-        self.now += self.true_s(len(tokens)) * (10 if first else 1) + self.token_s * len(fresh)
+        stalled = 0.5 if self.stalls[0] < self.now < self.stalls[1] else 0.0
+        self.now += self.true_s(len(tokens)) * (10 if first else 1) + self.token_s * len(fresh) + stalled
 
     def true_s(self, tokens: int) -> float:
         return 0.002 + self.token_s * tokens
@@ -53,5 +55,17 @@ def test_prefill_is_measured_in_time_and_without_its_first_touch(
     samples = calibration._prefill_samples(machine, machine, machine, 256)  # type: ignore[arg-type]
     assert machine.now < 2.0
     assert machine.total_device * PAGE_TOKENS > max(sample.start for sample in samples)
+    for sample in samples:
+        assert sample.elapsed_ns == pytest.approx(machine.true_s(sample.count) * 1e9, rel=0.05)
+
+
+def test_what_the_machine_does_meanwhile_falls_on_one_round_and_not_on_one_sample(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(1e-5)
+    machine.stalls = (0.01, 0.6)
+    monkeypatch.setattr(time, "monotonic", lambda: machine.now)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: round(machine.now * 1e9))
+    samples = calibration._prefill_samples(machine, machine, machine, 256)  # type: ignore[arg-type]
     for sample in samples:
         assert sample.elapsed_ns == pytest.approx(machine.true_s(sample.count) * 1e9, rel=0.05)

@@ -232,3 +232,11 @@ def test_the_price_of_a_page_is_the_one_that_bounds_the_cost_best(
                                                 for loss, _, _ in own for pages in range(1, 13) for extra in range(4))}
     best = max(bound(Problem(need, room, demotion * UNIT, price, spare), items) for price in prices)
     assert best <= at + 64 * (need + spare)
+
+
+@given(st.integers(10**6, 10**10), st.floats(0.5, 2.0))
+def test_a_deep_frontier_promises_more_than_root_however_noisy_the_samples_were(took: int, noise: float) -> None:
+    prefill = [PrefillSample(start, count, 1, round(took * noise if count == 64 else took))
+               for start in (0, 16_000) for count in (64, 384)]
+    found = fit(prefill, [])
+    assert found.prefill_ns(900, 58) < 0.95 * found.prefill_ns(0, 958)
