@@ -135,9 +135,13 @@ def test_a_wrong_model_hash_is_refused_before_anything_is_probed(bench: Bench) -
 def test_an_interrupt_leaves_a_clean_host_and_a_partial_record(
     bench: Bench, docker_daemon: docker.DockerClient,
 ) -> None:
+    def ours() -> set[str]:
+        return {one["Id"] for one in docker_daemon.api.containers(filters={"label": LABEL})}
+
+    before = ours()
     process = subprocess.Popen(bench.argv(*bench.qualify()), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True)
-    while not docker_daemon.api.containers(filters={"label": LABEL}):
+    while not ours() - before:
         assert process.poll() is None, process.stdout.read() if process.stdout else ""
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
