@@ -159,7 +159,7 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
 
     def asked_again(claim: str, run: ProbeRun) -> None:
         for fact in memory.facts:
-            right, ids = judged(claim, run, fact) if memory.known[fact.name] else (None, [])
+            right, ids = judged(claim, run, fact)
             detail = f"whether the fact at {fact.percent}% is recalled" if right is not None else \
                 f"the model does not answer the question at {fact.percent}% cold either"
             run.fact(claim, right, "equal", 1, detail, ids)
@@ -171,6 +171,8 @@ def _steps(section: ProbeSection) -> Sequence[ProbeStep]:
         for number in itertools.islice(asked, ASKED):
             resumed, request_id = ask(run, fact, number, purpose)
             ids.append(request_id)
+            if not memory.known[fact.name]:
+                break  # asked for its reuse alone
             if resumed:
                 return 1, ids
             cold_too, request_id = ask(run, fact, number, salt=cold_salt(run, number))

@@ -153,7 +153,7 @@ def test_facts_stand_at_their_places_between_whole_lines(nonce: str, chars: int)
         assert planted[place - 1] == "\n"
         assert abs(place - len(planted) * fact.percent / 100) <= 3 * line
         planted_without = planted.replace(fact.sentence, "")
-        assert fact.digits not in planted_without
+        assert planted_without.count(fact.digits) == text.count(fact.digits)  # an account may have the same number
 
 
 def test_an_answer_is_right_with_blanks_between_its_digits_and_wrong_with_others() -> None:
