@@ -52,6 +52,7 @@ def checkpoint_record(
         resumes=checkpoint.forks,
         sessions=tuple(sorted(checkpoint.sessions)),
         weight=inventory.scale.weight(checkpoint.weight - checkpoint.landed),
+        deleted=checkpoint.deleted,
     )
 
 

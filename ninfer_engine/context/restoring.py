@@ -119,6 +119,7 @@ def _enter(
     node = inventory.place(record.salt, record.tokens, [pages.get(page, -1) for page in record.pages], 0)
     checkpoint = inventory.attach(node, record.kind, image, tier, inventory.scale.stored(record.weight))
     checkpoint.resumes = max(checkpoint.resumes, record.resumes)
+    checkpoint.deleted = record.deleted
     for session in record.sessions:
         inventory.note_session(checkpoint, session)
     return checkpoint.id

@@ -347,7 +347,8 @@ class CheckpointRecord:
 
     tokens: the whole prefix, `frontier` long. pages: all pages of the prefix in order, the partial tail last.
     resumes: how often sequences resumed here (an anchor has two or more children). sessions: who used it; "" stands for
-    requests without a session. weight: expected further uses at the time of the record.
+    requests without a session. weight: expected further uses at the time of the record. deleted: it was the end of a
+    response that the client deleted.
     """
 
     checkpoint: CheckpointId
@@ -361,6 +362,7 @@ class CheckpointRecord:
     resumes: int
     sessions: tuple[str, ...]
     weight: float
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ def lineage_of(manifest: stored.SessionManifest, responses: StoredResponses) -> 
             checkpoint=number, frontier=item.frontier_tokens, kind=CheckpointKind(item.kind), tokens=tokens[number],
             salt=item.cache_salt, image=number, image_tier=Tier.HOST, pages=pages[number],
             resumes=item.resumes, sessions=(manifest.session,), weight=item.weight_ppm / PPM,
+            deleted=item.deleted,
         ))
     continuations = tuple(_restored(item, records, responses.said(item.response_id), manifest.session)
                           for item in manifest.continuations)

@@ -81,7 +81,7 @@ class Describer:
             number=number, parent=parent, frontier_tokens=record.frontier,
             tokens=self._content("tokens", tokens, record.salt), pages=tuple(names[first:]), image=image,
             kind=record.kind.value, resumes=record.resumes, weight_ppm=round(record.weight * PPM),
-            cache_salt=record.salt,
+            cache_salt=record.salt, deleted=record.deleted,
         )
 
     def _page_names(self, record: CheckpointRecord, parent: int | None, known: list[list[bytes]],

@@ -160,3 +160,37 @@ async def test_two_sessions_that_fit_only_one_at_a_time_alternate_and_none_start
                 assert ends[which].finished.record.timings.restore_s > 0
                 await engine.save_session(session)
         audit(engine)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_conversation_that_is_deleted_as_it_goes_holds_no_image_in_the_end(
+    tmp_path: Path, restarted: bool
+) -> None:
+    async def forgotten(engine: Engine, response_id: str) -> None:
+        assert engine.responses.delete(response_id, SESSION)
+        await engine.forget_response(response_id, SESSION)
+
+    async with running(store_flags(tmp_path)) as engine:
+        turn = await ask(engine, request_for(random_tokens(700, 1), 8))
+        for seed in range(2, 5):
+            before, turn = turn, await fork(engine, turn, seed)
+            await forgotten(engine, before.response_id)
+        if not restarted:
+            await forgotten(engine, turn.response_id)
+            assert held(engine) == 0
+            return
+    async with running(store_flags(tmp_path)) as engine:
+        assert await engine.restore_session(SESSION)
+        assert held(engine) > 0
+        last = await fork(engine, turn, 5)
+        for response_id in (turn.response_id, last.response_id):
+            await forgotten(engine, response_id)
+        assert held(engine) == 0
+        audit(engine)
+
+
+def held(engine: Engine) -> int:
+    """Images on both tiers, once everything that was asked of the engine's thread is done."""
+    engine._loop.call(engine._board.refresh).result()
+    cache = engine.status().cache
+    return cache.device_state.occupied + cache.host_state.occupied

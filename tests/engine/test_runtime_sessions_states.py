@@ -14,6 +14,7 @@ from store_cases import bad_sectors, place_of
 from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.memory.store.durable import DurableStore
+from ninfer_engine.memory.store.envelope import FORMAT
 from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.runtime.api import EngineRefusedError
 from ninfer_engine.runtime.build import StartError, build_engine
@@ -111,7 +112,7 @@ async def test_a_store_of_another_format_is_incompatible_untouched_and_not_in_th
     base = await saved(tmp_path)
     store, _ = opened(tmp_path)
     with store.database().write() as txn:
-        store.database().put(txn, "meta", b"format", b"3")
+        store.database().put(txn, "meta", b"format", str(FORMAT + 1).encode())
     store.close()
     async with running(store_flags(tmp_path)) as engine:
         assert not await engine.restore_session(SESSION)

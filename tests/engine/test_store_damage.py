@@ -19,6 +19,7 @@ from store_cases import FINGERPRINT, SavedSession, open_store, problems, save
 
 from ninfer_engine.memory.store.database import TABLES
 from ninfer_engine.memory.store.durable import DurableStore
+from ninfer_engine.memory.store.envelope import FORMAT
 from ninfer_engine.memory.store.errors import (
     StoreCorruptError,
     StoreError,
@@ -206,15 +207,16 @@ def test_a_newer_session_format_is_incompatible_and_nothing_is_collected(stored:
     directory, saved = stored
     with raw(directory) as (env, tables), env.begin(write=True, db=tables["manifests"]) as txn:
         head, _, signature, body = txn.get(saved.session.encode()).split(b"\n", 3)
-        head = head.replace(b'"format":2', b'"format":3')
+        newer = head.replace(f'"format":{FORMAT}'.encode(), f'"format":{FORMAT + 1}'.encode())
+        assert newer != head
         # Unsigned: the signature of a foreign key is not checked, the digest is.
         signature = bytes(24).hex().encode()
-        digest = hashlib.sha256(b"\n".join((head, signature, body))).hexdigest().encode()
-        txn.put(saved.session.encode(), b"\n".join((head, digest, signature, body)))
+        digest = hashlib.sha256(b"\n".join((newer, signature, body))).hexdigest().encode()
+        txn.put(saved.session.encode(), b"\n".join((newer, digest, signature, body)))
     store = open_store(directory)
     before = store.used_bytes()
     status = store.status(saved.session)
-    assert (status.state, "format 3" in (status.reason or "")) == ("incompatible", True)
+    assert (status.state, f"format {FORMAT + 1}" in (status.reason or "")) == ("incompatible", True)
     with pytest.raises(StoreIncompatibleError):
         store.gc()
     with pytest.raises(StoreIncompatibleError):

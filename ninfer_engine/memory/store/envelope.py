@@ -16,13 +16,13 @@ from ninfer_engine.memory.store.errors import StoreCorruptError, StoreIncompatib
 from ninfer_engine.memory.store.manifest import SessionManifest
 from ninfer_engine.memory.store.origin import OriginKey
 
-FORMAT = 2  # 1: objects had SHA-256 for a checksum
+FORMAT = 3  # 1: objects had SHA-256 for a checksum; 2: ends of deleted responses were not marked
 
 
 class Header(Document):
     """What can be told of a saved session without its objects. bytes: everything that it takes in the store."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     session: str
     generation: Annotated[int, Field(ge=1)]
     fingerprint: dict[str, str]

@@ -50,7 +50,7 @@ class CheckpointRecord(Document):
 
     tokens: the token run (pack_tokens) from the parent's frontier to this one. pages: every page from the one that
     holds the parent's frontier on (the parent's full pages are not repeated); the last one may be partial.
-    kind: what it was published as (the context cache's word). resumes, weight_ppm: evidence for the value of keeping
+    kind: what it was published as (the context cache's word). deleted: the response that ended here was. resumes, weight_ppm: evidence for the value of keeping
     it: how often sequences resumed here, and expected further uses in millionths.
     """
 
@@ -61,6 +61,7 @@ class CheckpointRecord(Document):
     pages: DigestList
     image: Digest
     kind: str = "endpoint"
+    deleted: bool = False
     resumes: int = 0
     weight_ppm: int = 0
     cache_salt: str = ""
