@@ -50,8 +50,9 @@ class CheckpointRecord(Document):
 
     tokens: the token run (pack_tokens) from the parent's frontier to this one. pages: every page from the one that
     holds the parent's frontier on (the parent's full pages are not repeated); the last one may be partial.
-    kind: what it was published as (the context cache's word). deleted: the response that ended here was. resumes, weight_ppm: evidence for the value of keeping
-    it: how often sequences resumed here, and expected further uses in millionths.
+    kind: what it was published as (the context cache's word). deleted: the response that ended here was.
+    resumes, weight_ppm: evidence for the value of keeping it: how often sequences resumed here, and expected further
+    uses in millionths.
     """
 
     number: Annotated[int, Field(ge=0)]
