@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ninfer_engine.kernels.row_products import paired_mm
+from ninfer_engine.kernels.row_products import paired_mm, rows_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def linear_mix(
 
     window = torch.cat((read_slots(tails, sources).to(x.dtype), mixed.unsqueeze(-1)), -1)
     write_slots(tails, targets, window[:, :, 1:])
-    mixed = F.silu((window * conv).sum(-1), inplace=True)
+    mixed = F.silu(rows_apart((window * conv).sum(-1)))
 
     qk = mixed[:, : 2 * keys].reshape(rows, 2, keys // key_dim, key_dim).float().transpose(0, 1)
     length = torch.linalg.vector_norm(qk, 2.0, -1, True)
@@ -104,7 +104,7 @@ def linear_mix(
     qk = qk.reshape(2, rows * heads, 1, key_dim)
     q, k = qk[0], qk[1]
 
-    gate = (F.softplus(decay.float() + dt_bias) * neg_decay).exp_().view(rows, heads, 1, 1)
+    gate = (F.softplus(rows_apart(decay.float() + dt_bias)) * neg_decay).exp_().view(rows, heads, 1, 1)
     if rows == 1:
         state = states[targets[0] : targets[0] + 1]
         torch.mul(read_slots(states, sources), gate, out=state)
@@ -112,13 +112,14 @@ def linear_mix(
         state = read_slots(states, sources).mul_(gate)
     flat = state.view(rows * heads, key_dim, value_dim)
     v = mixed[:, 2 * keys :].reshape(rows * heads, 1, value_dim).float()
-    delta = (v - torch.bmm(k, flat)).mul_(rate.float().sigmoid().reshape(rows * heads, 1, 1))
+    delta = (v - torch.bmm(k, flat)).mul_(rows_apart(rate.float()).sigmoid().reshape(rows * heads, 1, 1))
     flat.addcmul_(k.transpose(1, 2), delta)
     read = torch.bmm(q, flat).view(rows, heads, value_dim)
     if rows > 1:
         write_slots(states, targets, state)
 
-    opened = normed(read, out_norm, eps).mul_(F.silu(z.reshape(rows, heads, value_dim).float())).to(x.dtype)
+    opening = F.silu(rows_apart(z.float())).reshape(rows, heads, value_dim)
+    opened = normed(read, out_norm, eps).mul_(opening).to(x.dtype)
     return product(opened.view(rows, values), out, paired).add_(x)
 
 

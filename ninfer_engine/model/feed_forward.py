@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ninfer_engine.kernels.decode_rows import RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
+from ninfer_engine.kernels.row_products import rows_apart
 from ninfer_engine.model.config import ModelConfig
 from ninfer_engine.model.weights import DenseWeights, ExpertWeights
 
@@ -45,7 +46,7 @@ class ExpertFeedForward:
         chosen, shares = self._kernels.route(mm(x, self._router), self._top, self._normalised)
         mixed = self._kernels.expert_mlp(x, chosen, shares.to(x.dtype), self._gate_up, self._down, mm)
         # A product with one column would round by the number of rows; a sum along each row does not.
-        opening = (x * self._gate).sum(-1, keepdim=True).sigmoid()
+        opening = rows_apart((x * self._gate).sum(-1, keepdim=True)).sigmoid()
         return mixed.add_(self._shared(x, mm).mul_(opening))
 
 

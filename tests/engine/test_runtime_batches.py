@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from engine_cases import Answer, ask, flags_for, random_tokens, request_for, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_cases import make_kv, make_states, tiny, tokens_of
 
 from ninfer_engine.kernels.cache_layout import NO_SLOT
-from ninfer_engine.kernels.row_products import paired_mm, plain_mm
+from ninfer_engine.kernels.row_products import paired_mm, plain_mm, rows_apart
 from ninfer_engine.runtime.api import Finished, GenerationRequest, Sampling, Token
 from ninfer_engine.runtime.engine import Engine
 
@@ -32,6 +33,18 @@ def test_a_row_of_a_paired_product_does_not_depend_on_the_others(rows: int, k: i
     for count in range(1, rows + 1):
         some = paired_mm(x[order[:count]], matrix)
         assert torch.equal(some, whole[order[:count]])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 100), st.sampled_from([torch.float32, torch.bfloat16]), st.integers(0, 10**6))
+def test_what_is_computed_element_by_element_does_not_depend_on_the_rows_before(
+    rows: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    x = (torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
+    for function in (F.softplus, F.silu, torch.sigmoid, torch.exp):
+        whole = function(rows_apart(x))
+        for row in range(rows):
+            assert torch.equal(function(rows_apart(x[row : row + 1]))[0], whole[row]), function
 
 
 @pytest.mark.parametrize("threads", [1, 2])
