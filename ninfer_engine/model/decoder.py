@@ -53,6 +53,7 @@ class Decoder:
         src_slot: int,
         dst_slot: int,
         want_logits: bool,
+        between: Callable[[], None] | None = None,
     ) -> Tensor | None:
         """Compute one chunk of one sequence.
 
@@ -61,10 +62,12 @@ class Decoder:
         unchanged if it differs from dst_slot, which receives the state at start + n. Side effects: KV rows of the
         chunk, state in dst_slot. Returns fp32 logits [vocab] of the last token, or None.
 
+        between: called between two layers; it may decode other sequences, whose pages and slots are none of these.
+
         Equal tokens, start and chunk boundaries give equal results bit for bit, wherever pages and slots lie.
         """
         step = self._prefill_step(tokens, start, kv, pages, states, src_slot, dst_slot)
-        hidden = self._run_chunk(tokens, step, 1 if want_logits else 0)
+        hidden = self._run_chunk(tokens, step, 1 if want_logits else 0, between)
         return self._logits(hidden)[0] if want_logits else None
 
     @torch.inference_mode()
@@ -161,7 +164,8 @@ class Decoder:
             dst_slot=dst_slot,
         )
 
-    def _run_chunk(self, tokens: Tensor, step: PrefillStep, wanted: int) -> Tensor:
+    def _run_chunk(self, tokens: Tensor, step: PrefillStep, wanted: int,
+                   between: Callable[[], None] | None = None) -> Tensor:
         """Final hidden rows of the last `wanted` tokens.
 
         What the last layer computes for other tokens reaches nobody: only their keys, values and state do. So its
@@ -175,6 +179,8 @@ class Decoder:
             if rows == 0:
                 return mixed
             x = self._feed_forward(mixed, x[len(x) - rows :], layer)
+            if between is not None and index < last:
+                between()
         return x
 
     def _feed_forward(

@@ -1,5 +1,6 @@
 """Runs the decoder for sequences: one prefill chunk of one, or one decode step of many. Knows no policy."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import torch
@@ -25,12 +26,13 @@ class Executor:
         self._kv = kv
         self._states = states
 
-    def prefill(self, sequence: Sequence, count: int) -> None:
-        """Compute the next `count` prompt tokens. The first kernel of a resumed sequence reads its anchor's slot."""
+    def prefill(self, sequence: Sequence, count: int, between: Callable[[], None] | None = None) -> None:
+        """Compute the next `count` prompt tokens. The first kernel of a resumed sequence reads its anchor's slot.
+        between: called between two layers; it may `decode` other sequences."""
         start = sequence.computed
         tokens = torch.tensor(sequence.tokens[start : start + count], dtype=torch.int64)
         self._decoder.prefill(tokens, start, self._kv, sequence.device_pages, self._states,
-                              sequence.source_slot, sequence.slot, want_logits=False)
+                              sequence.source_slot, sequence.slot, want_logits=False, between=between)
         self._advance(sequence, count)
 
     def decode(self, sequences: Many[Sequence]) -> Tensor:

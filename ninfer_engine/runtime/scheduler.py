@@ -1,10 +1,11 @@
 """Who runs next: first come, first served; one prefill chunk, then one decode step of everyone, and again.
 
-A prefill chunk and a decode step alternate, so a long prompt delays running replies by one chunk at a time. A request
-is admitted when the driver can reserve its whole life. Another choice of the same prompt waits at the head until the
-first choice's prompt is in memory, and then resumes there. While the head waits for pages, a request behind it starts
-only with a proof that nobody ahead of it starts later for that (`context.backfill`); chunks go to the earlier in the
-queue, whoever was admitted first.
+A prefill chunk and a decode step alternate, and a decode step that is due comes between two layers of a chunk. So a
+long prompt delays a token of a running reply by one layer of a chunk, or by a few steps where these take longer. A
+request is admitted when the driver can reserve its whole life. Another choice of the same prompt waits at the head
+until the first choice's prompt is in memory, and then resumes there. While the head waits for pages, a request behind
+it starts only with a proof that nobody ahead of it starts later for that (`context.backfill`); chunks go to the earlier
+in the queue, whoever was admitted first.
 """
 
 import itertools
@@ -21,6 +22,7 @@ from ninfer_engine.runtime.backfilling import Backfill
 from ninfer_engine.runtime.driver import CacheDriver
 from ninfer_engine.runtime.durations import Stopwatch
 from ninfer_engine.runtime.executor import Executor
+from ninfer_engine.runtime.pacing import DecodeTurns
 from ninfer_engine.runtime.sequence import Phase, Sequence
 
 logger = logging.getLogger("ninfer.engine")
@@ -52,6 +54,7 @@ class Scheduler:
         self.committed_decode_tokens = 0
         self.backfilled = 0
         self.gaps = Stopwatch()
+        self._turns = DecodeTurns(clock)
         self._backfill = Backfill(driver, concurrency)
         self._places = itertools.count()
 
@@ -144,7 +147,7 @@ class Scheduler:
         stop = sequence.splits[0].frontier if sequence.splits else sequence.prompt_tokens - 1
         end = min(stop, (sequence.computed // self._prefill_chunk + 1) * self._prefill_chunk)
         count = end - sequence.computed
-        self._executor.prefill(sequence, count)
+        self._executor.prefill(sequence, count, self._decode_when_due)
         self.computed_prefill_tokens += count
         if sequence.splits and sequence.computed == stop:
             self._driver.publish(sequence, sequence.splits.pop(0).kind)
@@ -156,10 +159,18 @@ class Scheduler:
             sequence.phase = Phase.DECODING
             sequence.clock.prefilled = self._clock()
 
+    def _decode_when_due(self) -> None:
+        """Between two layers of a chunk."""
+        if self._turns.due:
+            self._decode()
+
     def _decode(self) -> None:
         batch = [sequence for sequence in self.running if sequence.phase is Phase.DECODING]
-        if not batch:
-            return
+        if batch:
+            with self._turns.step():
+                self._decode_each(batch)
+
+    def _decode_each(self, batch: list[Sequence]) -> None:
         logits = self._executor.decode(batch)
         for sequence, row in zip(batch, logits, strict=True):
             if sequence.computed == sequence.prompt_tokens:

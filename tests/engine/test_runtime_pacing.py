@@ -1,6 +1,8 @@
-"""A save rests in proportion to its work, only while somebody computes."""
+"""A save rests in proportion to its work, only while somebody computes; decoding has its share of a chunk."""
 
-from ninfer_engine.runtime.pacing import Pacer
+import pytest
+
+from ninfer_engine.runtime.pacing import DecodeTurns, Pacer
 
 
 class Hand:
@@ -34,3 +36,22 @@ def test_it_never_rests_while_nobody_computes_and_owes_nothing_for_that_time() -
     hand.now += 0.002
     pacer.step()
     assert [round(rest, 6) for rest in hand.slept] == [0.008]
+
+
+@pytest.mark.parametrize(("step", "layer", "expected"), [(0.002, 0.001, 10), (0.002, 0.05, 99), (0.5, 0.01, 0)])
+def test_decoding_takes_a_fifth_of_a_chunk_at_most(step: float, layer: float, expected: int) -> None:
+    """A hundred layers of a chunk, after one step: a step is due after as many layers as four steps take."""
+    hand = Hand()
+    turns = DecodeTurns(hand.clock)
+    assert turns.due  # nothing is known yet of what a step costs
+    steps = 0
+    with turns.step():
+        hand.now += step
+    for _ in range(99):
+        hand.now += layer
+        if turns.due:
+            steps += 1
+            with turns.step():
+                hand.now += step
+    assert abs(steps - expected) <= 3  # sums of small times
+    assert steps * step <= 99 * layer / 4 + step

@@ -124,7 +124,8 @@ def test_what_is_called_harmless_survives_every_combination(
 
 async def test_a_short_request_passes_a_head_that_waits_for_pages_and_the_head_starts_no_later() -> None:
     """64 pages: one that runs holds 40, the head needs 40, a short one 3. Steps are counted by the runner's tokens."""
-    flags = flags_for(kv_capacity=64 * 64, max_context=4096, max_concurrency=3, prefill_chunk=256)
+    flags = flags_for(kv_capacity=64 * 64, max_context=4096, max_concurrency=3, prefill_chunk=256,
+                      pending_timeout_ms=600_000)  # the head waits for 1,500 steps, on a machine however busy
     async with running(flags) as engine:
         stream = engine.generate(request_for(random_tokens(1000, 1), 1500))
         await anext(stream)
@@ -150,7 +151,8 @@ async def test_a_short_request_passes_a_head_that_waits_for_pages_and_the_head_s
 
 
 async def test_a_request_that_would_take_what_the_head_waits_for_stays_behind_it() -> None:
-    flags = flags_for(kv_capacity=64 * 64, max_context=4096, max_concurrency=3, prefill_chunk=256)
+    flags = flags_for(kv_capacity=64 * 64, max_context=4096, max_concurrency=3, prefill_chunk=256,
+                      pending_timeout_ms=600_000)  # the head waits for 1,500 steps, on a machine however busy
     async with running(flags) as engine:
         stream = engine.generate(request_for(random_tokens(1000, 1), 1500))
         await anext(stream)
@@ -174,3 +176,27 @@ async def test_a_request_that_would_take_what_the_head_waits_for_stays_behind_it
                 assert (order, engine._scheduler.backfilled) == ([], 0)
         await asyncio.gather(*tasks)
     assert order[0] != "wide"
+
+
+async def test_a_running_stream_goes_on_within_a_chunk_and_neither_reply_changes() -> None:
+    """One chunk of 4,000 tokens: without a step between its layers, the stream would get one token beside it."""
+    flags = flags_for(max_concurrency=2, prefill_chunk=4096)
+    stream_prompt, long_prompt = random_tokens(100, 1), random_tokens(4001, 2)
+    async with running(flags) as alone:
+        expected = [(await ask(alone, request_for(prompt, count))).output
+                    for prompt, count in ((stream_prompt, 400), (long_prompt, 20))]
+    async with running(flags) as engine:
+        stream, tokens = engine.generate(request_for(stream_prompt, 400)), list[int]()
+        tokens.append((await anext(stream)).token_id)
+        asked = asyncio.create_task(ask(engine, request_for(long_prompt, 20)))
+        while not (found := [one for one in engine._scheduler.running if one.prompt_tokens == 4001]):
+            tokens.append((await anext(stream)).token_id)
+        beside = 0
+        async for event in stream:
+            if isinstance(event, Token):
+                beside += found[0].computed == 0  # nothing of the long prompt is done: its one chunk is under way
+                tokens.append(event.token_id)
+        long = await asked
+        engine._driver.check()
+    assert beside >= 4
+    assert [tuple(tokens), long.output] == expected

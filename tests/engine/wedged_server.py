@@ -31,10 +31,10 @@ if __name__ == "__main__":
         made = build(flags, api_key)
         prefill = made.engine._scheduler._executor.prefill
 
-        def failing(sequence: object, count: int) -> None:
+        def failing(sequence: object, count: int, *more: object) -> None:
             if count > 300:
                 fail(how)
-            prefill(sequence, count)  # type: ignore[arg-type]  # passed on as it came
+            prefill(sequence, count, *more)  # type: ignore[arg-type]  # passed on as it came
 
         made.engine._scheduler._executor.prefill = failing  # type: ignore[method-assign]  # the fault
         return made
