@@ -445,7 +445,7 @@ class ContextCache:
         inventory = self._inventory
         tokens = sequence.tokens.part(0, plan.frontier)
         node = inventory.tree.grow(inventory.known(sequence.salt, tokens), tokens, plan.frontier)
-        landed = landed_weight(self.policy, plan.kind, sequence.fresh(plan.frontier), plan.frontier)
+        landed = landed_weight(self.policy, inventory.value, plan.kind, sequence.fresh(plan.frontier), plan.frontier)
         weight = publication(inventory, sequence, plan) - inventory.scale.stored(landed)
         inventory.bury(
             node,

@@ -44,14 +44,14 @@ def _forget_retry(inventory: Inventory, checkpoint: Checkpoint) -> None:
 def publication(inventory: Inventory, sequence: Sequence, plan: PublishPlan) -> int:
     """Stored weight that publishing at the plan's frontier is evidence of."""
     fresh = sequence.fresh(plan.frontier)
-    return inventory.scale.stored(held_weight(inventory.policy, plan.kind, fresh, plan.frontier))
+    return inventory.scale.stored(held_weight(inventory.policy, inventory.value, plan.kind, fresh, plan.frontier))
 
 
 def note_publication(inventory: Inventory, checkpoint: Checkpoint, sequence: Sequence, plan: PublishPlan) -> None:
     """Remember which parts of a publication's weight are expectations that a child or a grandchild settles."""
     inventory.note_session(checkpoint, sequence.session)
     fresh = sequence.fresh(plan.frontier)
-    landed = inventory.scale.stored(landed_weight(inventory.policy, plan.kind, fresh, plan.frontier))
+    landed = inventory.scale.stored(landed_weight(inventory.policy, inventory.value, plan.kind, fresh, plan.frontier))
     if plan.kind is CheckpointKind.ENDPOINT:
         checkpoint.awaited = inventory.scale.stored(inventory.policy.stored)
         checkpoint.template = publication(inventory, sequence, plan) - checkpoint.awaited - landed

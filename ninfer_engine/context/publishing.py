@@ -16,14 +16,16 @@ from ninfer_engine.context.types import (
     PublishPlan,
     Tier,
 )
+from ninfer_engine.context.value import Valuation
 
 
-def landed_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: int) -> float:
+def landed_weight(policy: Policy, value: Valuation, kind: CheckpointKind, fresh: float, frontier: int) -> float:
     """What a checkpoint holds on top while it is one of the newest of its kind: see Inventory.land. fresh: the share
     of its tokens that no checkpoint covered when its request began."""
     match kind:
         case CheckpointKind.ENDPOINT:
-            return max(policy.landed, policy.landed_tokens / frontier if fresh > 0.5 else 0.0)
+            short = value.potential(policy.landed_tokens) / value.potential(frontier) if fresh > 0.5 else 0.0
+            return max(policy.landed, short)
         case CheckpointKind.REPLAY:
             return policy.retry_tokens / frontier
         case CheckpointKind.RUNG | CheckpointKind.JUNCTION:
@@ -32,7 +34,7 @@ def landed_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: 
             assert_never(kind)
 
 
-def held_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: int) -> float:
+def held_weight(policy: Policy, value: Valuation, kind: CheckpointKind, fresh: float, frontier: int) -> float:
     """Expected uses of a checkpoint at the moment it is published, as far as they keep its slot. fresh: see
     landed_weight."""
     return {
@@ -40,7 +42,7 @@ def held_weight(policy: Policy, kind: CheckpointKind, fresh: float, frontier: in
         CheckpointKind.REPLAY: policy.replay,
         CheckpointKind.RUNG: policy.rung,
         CheckpointKind.JUNCTION: policy.junction,
-    }[kind] + landed_weight(policy, kind, fresh, frontier)
+    }[kind] + landed_weight(policy, value, kind, fresh, frontier)
 
 
 def spare_weight(policy: Policy, kind: CheckpointKind) -> float:
@@ -203,7 +205,8 @@ def publish_plan(
         return PublishPlan(sequence_id, frontier, kind, inventory.version, now, None, existing=match.node.checkpoint.id)
     if match is None:
         match = inventory.known(sequence.salt, tokens)
-    weight = inventory.scale.stored(held_weight(inventory.policy, kind, sequence.fresh(frontier), frontier))
+    fresh = sequence.fresh(frontier)
+    weight = inventory.scale.stored(held_weight(inventory.policy, inventory.value, kind, fresh, frontier))
     spare = inventory.scale.stored(spare_weight(inventory.policy, kind))
     new = replace(newcomer(inventory, match, frontier, weight, spare), retiring=inventory.retiring(kind))
     choice = choose(inventory, new, now)

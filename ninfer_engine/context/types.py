@@ -98,7 +98,8 @@ class Policy:
     landed: what the end of a reply is worth on top while it is one of the newest C, C being the concurrency: the client
     that was just answered is the likeliest to go on, and a small conversation must not lose its end to large ones that
     nobody has asked for lately before its client had the time to answer. landed_tokens: of a new conversation at least
-    what computing so many tokens is worth, however short it is.
+    what computing so many tokens costs, their attention included, however short it is: a token at the end of a long
+    context costs a multiple of one at the start of a short one.
 
     retry_tokens: the same for the frontier just before a reply, in tokens whose computing it is worth: enough to
     outlast the ends of side branches while a client may ask again, and never enough to outrank the end of its own

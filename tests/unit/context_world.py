@@ -367,7 +367,8 @@ def brute_publish(cache: ContextCache, plan: PublishPlan) -> int:
         and t.part(0, plan.frontier) == tokens
         and not any(len(d) <= len(t) and t.part(0, len(d)) == d for _, d in deeper)
     )
-    own = inventory.scale.stored(held_weight(inventory.policy, plan.kind, sequence.fresh(plan.frontier), plan.frontier))
+    fresh = sequence.fresh(plan.frontier)
+    own = inventory.scale.stored(held_weight(inventory.policy, inventory.value, plan.kind, fresh, plan.frontier))
     returning = sum(w for w, t in ghosts if t == tokens)
     own += returning
     if above is not None:

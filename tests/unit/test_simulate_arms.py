@@ -11,7 +11,7 @@ from itertools import count, pairwise, permutations
 
 import pytest
 
-from ninfer_engine.context.costs import HYBRID_27B_5090
+from ninfer_engine.context.costs import HYBRID_27B_5090, CostModel
 from ninfer_engine.context.simulator import Outcome, Simulator, TraceRequest
 from ninfer_engine.context.tokens import TokenRuns
 from ninfer_engine.context.traces import text
@@ -47,8 +47,9 @@ def probe(size: int, epoch: int, forks: int = 4) -> list[TraceRequest]:
                      for n, kind in enumerate(("edit", *(f"fork {n}" for n in range(forks)))))]
 
 
-def run(capacities: Capacities, trace: Iterable[TraceRequest]) -> tuple[Simulator, dict[str, Outcome]]:
-    simulator = Simulator(capacities, HYBRID_27B_5090)
+def run(capacities: Capacities, trace: Iterable[TraceRequest],
+        costs: CostModel = HYBRID_27B_5090) -> tuple[Simulator, dict[str, Outcome]]:
+    simulator = Simulator(capacities, costs)
     outcomes = {outcome.id: outcome for outcome in simulator.run(trace)}
     assert simulator.report.refused == 0
     assert simulator.cache.audit() == []
@@ -180,8 +181,9 @@ def test_reuse_goes_on_after_every_catalog_has_been_full_for_hours() -> None:
     assert cold == []
 
 
+@pytest.mark.parametrize("pairs", [1, 40])  # 40: attention is nearly all that a long context costs
 @pytest.mark.parametrize("size", [512, 4096, 16_384, 28_405])
-def test_a_small_conversation_keeps_its_end_after_large_strangers_have_filled_every_slot(size: int) -> None:
+def test_a_small_conversation_keeps_its_end_after_large_strangers_have_filled_every_slot(size: int, pairs: int) -> None:
     capacities = replace(PUBLISHED, device_pages=8192, host_kv_bytes=32 << 30)
     template = base(size, 0.0)
     trace, at = [template, child(template, "first fork", 1.0)], count(2.0)
@@ -192,7 +194,8 @@ def test_a_small_conversation_keeps_its_end_after_large_strangers_have_filled_ev
     talk = [TraceRequest("newcomer", next(at), text("newcomer", 200), text("hello", 8), session="small")]
     for turn in range(3):
         talk.append(child(talk[-1], f"turn {turn}", next(at), reply=8))
-    _, outcomes = run(capacities, [*trace, *talk])
+    costs = replace(HYBRID_27B_5090, pair_ns=HYBRID_27B_5090.pair_ns * pairs)
+    _, outcomes = run(capacities, [*trace, *talk], costs)
     for before, after in pairwise(talk):
         assert outcomes[after.id].frontier >= end_of(before)
     assert all(outcomes[request.id].frontier >= size for request in trace if "fork" in request.id)
