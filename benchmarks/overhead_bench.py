@@ -9,10 +9,14 @@ machine does. So between any two requests to the server goes one to an app that 
 the same uvicorn, which takes the same request and answers with as many bytes. Added latency is the time of a request
 less the *median* of the floor in the same seconds; so the p99 of what is added holds all of the noise, not only ours.
 Raw times and the floor's own p99 stand beside it. The server's CPU time a request is what a busy machine changes least.
+
+The client has a CPU of its own, the two servers share another: clients are other machines, and what they leave in a
+core's caches is not the server's time. With one CPU all share it.
 """
 
 import asyncio
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -121,11 +125,13 @@ def request_bytes(path: str, body: dict[str, object] | None, headers: str = "") 
 class Server:
     """A process that prints where it listens."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, cpu: int) -> None:
         self._module = module
+        self._its_cpu = cpu
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen([sys.executable, "-m", self._module], stdout=subprocess.PIPE, text=True)
+        os.sched_setaffinity(self._process.pid, {self._its_cpu})  # before it starts a thread
         assert self._process.stdout is not None
         self.port = int(json.loads(self._process.stdout.readline())["port"])
         self._cpu = psutil.Process(self._process.pid)
@@ -208,7 +214,9 @@ def main(argv: list[str]) -> int:
     """Start both servers, measure, stop them. Exit code 1 when a route adds more than the bound."""
     seconds, rate = (float(argument) for argument in (argv + ["10", "50"][len(argv):]))
     print(f"{rate:.0f} requests a second, {seconds:.0f} s a route; added: over the floor's median\n", flush=True)
-    with Server("benchmarks.stub_engine") as server, Server("benchmarks.bare_app") as floor:
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[0]})
+    with Server("benchmarks.stub_engine", cpus[-1]) as server, Server("benchmarks.bare_app", cpus[-1]) as floor:
         return 1 if uvloop.run(run(server, floor, seconds, rate)) else 0
 
 

@@ -83,9 +83,9 @@ class Lasting:
         store = run.subject.store_dir()
         if store is None:
             raise SkipStepError("the store cannot be reached from here")
-        self._threads.named["damaged"] = begin(run, "durability/damaged", small(self._section),
-                                               self._section.base_output_tokens)
-        thread, before = self._threads.get("damaged"), fingerprint(store)
+        before = fingerprint(store)  # an engine may save the session unasked as soon as it has begun
+        thread = self._threads.named["damaged"] = begin(run, "durability/damaged", small(self._section),
+                                                        self._section.base_output_tokens)
         _save(run, thread)
         if not flip_a_byte(store, before):
             raise SkipStepError("the save changed no byte of the store")
