@@ -6,23 +6,18 @@ the model read-only, a port on 127.0.0.1. Its output is copied to run_dir/engine
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from ninfer_lifecycle.errors import EngineError, HostError
+from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, HostFacts, HostKind, RunningEngine
-from ninfer_lifecycle.hosts.container import Asked, create_options, drift, facts_of
+from ninfer_lifecycle.hosts.container import Asked, create_options, facts_of
 from ninfer_lifecycle.hosts.daemon import ContainerGoneError, Daemon, NoDaemonError
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
-from ninfer_lifecycle.hosts.events import EventWatch
-from ninfer_lifecycle.hosts.facts import machine_facts
-from ninfer_lifecycle.hosts.gpus import LIST_GPUS, GpuLostError, check_device, gpu_difference
 from ninfer_lifecycle.hosts.grace import enough_grace
 from ninfer_lifecycle.hosts.life import Life
 from ninfer_lifecycle.hosts.mounts import describe_belongings, prepare_belongings
-from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL
-from ninfer_lifecycle.hosts.placing import PortTakenError, check_inputs, client_of, port_is_free
-from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock, ended_error, first_reply, wait_until_ready
+from ninfer_lifecycle.hosts.on_daemon import OnDaemon, environment_of_daemon
+from ninfer_lifecycle.hosts.placing import PortTakenError
+from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock
 from ninfer_lifecycle.hosts.signals import shielded
 
 _PORT_TRIES = 3
@@ -30,47 +25,17 @@ _DAEMON_BACK_S = 5.0
 _AGAIN_S = 0.25
 
 
-class DriftError(EngineError):
-    """The container that runs is not the container that was asked for."""
-
-
-class DockerHost:
+class DockerHost(OnDaemon):
     """Engines as containers of a daemon (default: the one that DOCKER_HOST names, or the local socket).
 
-    Raises NoDaemonError at once when no daemon answers. Not for several threads at once. It has a thread that listens
-    to the daemon's events, and one for the output of each container; they end with it.
+    Raises NoDaemonError at once when no daemon answers.
     """
 
     kind: HostKind = "docker"
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, daemon: Daemon | None = None) -> None:
-        self._clock = clock
-        self._daemon: Daemon = daemon or SdkDaemon()
-        self._watch = EventWatch(self._daemon)
-        self._lives: dict[str, Life] = {}
-        self._released: set[str] = set()
+        super().__init__(clock, daemon or SdkDaemon())
         self._environment: dict[str, str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.cleanup()
-        finally:
-            with shielded():
-                for life in self._lives.values():
-                    life.let_go()
-                self._watch.close()
-                self._daemon.close()
-
-    # Images
-
-    def image_id(self, reference: str) -> str:
-        """The id (sha256:...) of a local image. HostError when it is not here; nothing is pulled."""
-        return self._daemon.image(reference).id
 
     def build_image(self, context: Path, tag: str, arguments: Mapping[str, str], say: Callable[[str], None]) -> str:
         """Build `context` without network; the image id. say: each line of the build. HostError with the last lines."""
@@ -82,12 +47,7 @@ class DockerHost:
 
     def start(self, spec: EngineSpec) -> RunningEngine:
         """See Host. spec.image is needed; it is run by the id that it resolves to now."""
-        if spec.image is None:
-            raise HostError("no image to run", "set image in the profile, or build one with `ninfer image build`")
-        check_inputs(spec)
-        image = self.image_id(spec.image)
-        if spec.port and not port_is_free(spec.port):
-            raise PortTakenError(spec.port)
+        image = self._image_to_run(spec)
         belongings = prepare_belongings(spec)
         asked = Asked(image, ("serve", *belongings.argv), belongings.user, belongings.mounts, spec.limits, spec.port)
         options = create_options(spec, asked)
@@ -106,23 +66,7 @@ class DockerHost:
         """Start the created or stopped container; on return it is ready, identified, undrifted and has answered."""
         ends = self._clock.now() + life.spec.ready_s
         self._start_container(life)
-        base_url = f"http://127.0.0.1:{life.bound_port()}"
-        with client_of(life.spec, base_url) as client:
-            status = wait_until_ready(client, life.spec.expected, life.ended, max(0.0, ends - self._clock.now()),
-                                      self._clock, life.listens)
-            attrs = self._daemon.inspect(life.handle)
-            if (end := life.end_in(attrs)) is not None:  # then what answered was not ours
-                raise ended_error(end)
-            if differences := drift(life.asked, attrs):
-                raise DriftError("the container is not as asked for: " + "; ".join(differences),
-                                 "something else changes containers on this daemon; find it before trusting this host")
-            if gpus := life.spec.limits.gpus:
-                check_device(gpus, status)
-                if wrong := gpu_difference(gpus, self._daemon.execute(life.handle, LIST_GPUS)):
-                    raise GpuLostError(wrong)
-            first_reply(client, status, lambda: life.ended(at_once=True), ends - self._clock.now())
-        return RunningEngine(life.spec, self.kind, life.handle, base_url, attrs["State"]["StartedAt"], epoch,
-                             life.belongings.request_log, previous)
+        return self._proven(life, life.handle, life.bound_port(), ends, epoch, previous)
 
     def _start_container(self, life: Life) -> None:
         """Start it; a port that the daemon itself chose and could not have is chosen anew by another start."""
@@ -165,10 +109,6 @@ class DockerHost:
             return HostFacts(self.kind, engine.handle, running=False, started_at=engine.started_at,
                              container_id=engine.handle, environment=self.environment())
 
-    def release(self, engine: RunningEngine) -> None:
-        """See Host."""
-        self._released.add(engine.handle)
-
     def adopt(self, engine: RunningEngine) -> None:
         """See Host."""
         self._lives[engine.handle] = self._life(engine)
@@ -176,8 +116,7 @@ class DockerHost:
 
     def reap(self, run_dir: Path) -> int:
         """Remove containers of a run whose tool was killed, its baseline's and stand-ins' too; how many they were."""
-        left = [thing for thing in self._daemon.owned(TOOL_LABEL)
-                if thing.kind == "container" and is_of_run(thing.labels.get(f"{LABEL}.run", ""), run_dir.name)]
+        left = [thing for thing in self._left_of(run_dir) if thing.kind == "container"]
         for thing in left:
             self._daemon.remove(thing.id)
         return len(left)
@@ -187,16 +126,9 @@ class DockerHost:
 
         A daemon that is away gets a few seconds to come back, all containers together.
         """
-        failed: HostError | None = None
         ends = self._clock.now() + _DAEMON_BACK_S
-        with shielded():
-            for life in [life for handle, life in self._lives.items() if handle not in self._released]:
-                try:
-                    self._remove_when_it_is_back(life, ends)
-                except HostError as error:
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+        self._remove_each([handle for handle in self._lives if handle not in self._released],
+                          lambda handle: self._remove_when_it_is_back(self._lives[handle], ends))
 
     def environment(self) -> dict[str, str]:
         """Machine and daemon, for a receipt."""
@@ -225,15 +157,3 @@ class DockerHost:
     def _remove(self, life: Life, grace_s: float) -> None:
         life.remove(grace_s)
         self._lives.pop(life.handle, None)
-
-
-def environment_of_daemon(daemon: Daemon) -> dict[str, str]:
-    """Machine and daemon, for a receipt. HostError when the daemon does not say."""
-    facts = daemon.facts()
-    return {**machine_facts(), "containerEngine": f"docker {facts.version}", "dockerApi": facts.api_version,
-            "storageDriver": facts.storage_driver, "cgroupVersion": facts.cgroup_version}
-
-
-def is_of_run(label: str, run_id: str) -> bool:
-    """Whether a container's run is this one, or an engine that this one runs beside or instead of its own."""
-    return label == run_id or label.startswith(f"{run_id}-")

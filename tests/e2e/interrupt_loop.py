@@ -16,7 +16,7 @@ from typing import Any
 
 from ninfer_lifecycle import cli
 from ninfer_lifecycle.commands import qualify as _imported  # noqa: F401 - before the forks
-from ninfer_lifecycle.hosts import docker, docker_sdk, life
+from ninfer_lifecycle.hosts import docker, docker_sdk, life, on_daemon
 from ninfer_lifecycle.probes import stepping
 from ninfer_lifecycle.qualify import orchestrate
 
@@ -28,8 +28,8 @@ def instrument(hit: Hit) -> None:
     after(docker_sdk.SdkDaemon, "image", "image looked up", hit)
     after(docker_sdk.SdkDaemon, "create", "container created", hit)
     after(docker_sdk.SdkDaemon, "start", "container started", hit)
-    after(docker, "wait_until_ready", "engine says it is ready", hit)
-    after(docker, "first_reply", "engine has answered once", hit)
+    after(on_daemon, "wait_until_ready", "engine says it is ready", hit)
+    after(on_daemon, "first_reply", "engine has answered once", hit)
     before(docker.DockerHost, "restart", "restart begins", hit)
     before(docker.DockerHost, "stop", "stop begins", hit)
     before(orchestrate, "issue", "signing begins", hit)

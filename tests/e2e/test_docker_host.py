@@ -17,7 +17,8 @@ import pytest
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Limits
-from ninfer_lifecycle.hosts.docker import DockerHost, DriftError
+from ninfer_lifecycle.hosts.docker import DockerHost
+from ninfer_lifecycle.hosts.on_daemon import DriftError
 from ninfer_lifecycle.hosts.placing import PortTakenError
 from ninfer_lifecycle.hosts.readiness import EngineEndedError, ForeignServerError, NeverReadyError
 
@@ -142,7 +143,7 @@ def test_a_taken_port_is_refused(spec: EngineSpec) -> None:
 
 
 def test_a_port_taken_after_the_check_is_told_as_such(spec: EngineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ninfer_lifecycle.hosts.docker.port_is_free", lambda _port: True)
+    monkeypatch.setattr("ninfer_lifecycle.hosts.on_daemon.port_is_free", lambda _port: True)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

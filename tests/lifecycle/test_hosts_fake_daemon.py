@@ -15,10 +15,11 @@ from ninfer_lifecycle.client import EngineUnreachableError
 from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Limits
 from ninfer_lifecycle.hosts.daemon import ContainerGoneError, NoDaemonError
-from ninfer_lifecycle.hosts.docker import DockerHost, DriftError
+from ninfer_lifecycle.hosts.docker import DockerHost
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
 from ninfer_lifecycle.hosts.ends import explained
 from ninfer_lifecycle.hosts.gpus import GpuLostError
+from ninfer_lifecycle.hosts.on_daemon import DriftError
 from ninfer_lifecycle.hosts.placing import PortTakenError, client_of
 from ninfer_lifecycle.hosts.readiness import CannotGenerateError, EngineEndedError, NeverReadyError
 
@@ -306,7 +307,7 @@ def test_a_container_that_vanishes_while_listing_breaks_no_reaping(daemon: Start
 
 def test_gpus_that_the_next_life_lacks_are_noticed(daemon: Start, spec: EngineSpec,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ninfer_lifecycle.hosts.docker.check_device", lambda *_: None)
+    monkeypatch.setattr("ninfer_lifecycle.hosts.on_daemon.check_device", lambda *_: None)
     with host(daemon(Fault.LOSES_THE_GPUS)) as place:
         engine = place.start(replace(spec, limits=Limits(gpus=("GPU-1",))))
         with pytest.raises(GpuLostError, match="Failed to initialize NVML"):

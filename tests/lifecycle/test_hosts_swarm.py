@@ -15,8 +15,8 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Limits, Ulimit
 from ninfer_lifecycle.hosts.container import BoundPath
-from ninfer_lifecycle.hosts.docker import DriftError
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
+from ninfer_lifecycle.hosts.on_daemon import DriftError
 from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL, Fate, kept_labels
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.hosts.readiness import Clock, EngineEndedError

@@ -8,24 +8,20 @@ nodes are `ninfer deploy`'s.
 
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
-from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, HostFacts, HostKind, RunningEngine
-from ninfer_lifecycle.hosts.container import KEY_AT, Asked, BoundPath, drift, facts_of
+from ninfer_lifecycle.hosts.container import KEY_AT, Asked, BoundPath, facts_of
 from ninfer_lifecycle.hosts.daemon import ContainerGoneError, Daemon
-from ninfer_lifecycle.hosts.docker import DriftError, environment_of_daemon, is_of_run
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
-from ninfer_lifecycle.hosts.events import EventWatch
-from ninfer_lifecycle.hosts.gpus import LIST_GPUS, GpuLostError, check_device, gpu_difference
 from ninfer_lifecycle.hosts.grace import enough_grace, stop_limit
 from ninfer_lifecycle.hosts.life import Life
 from ninfer_lifecycle.hosts.mounts import Belongings, container_user, describe_belongings, prepare_belongings
-from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL, owner_labels
-from ninfer_lifecycle.hosts.placing import ENGINE_LOG, PortTakenError, check_inputs, client_of, port_is_free, tail_of
-from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock, ended_error, first_reply, wait_until_ready
+from ninfer_lifecycle.hosts.on_daemon import OnDaemon, environment_of_daemon
+from ninfer_lifecycle.hosts.ownership import owner_labels
+from ninfer_lifecycle.hosts.placing import ENGINE_LOG, tail_of
+from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock
 from ninfer_lifecycle.hosts.signals import shielded
 from ninfer_lifecycle.hosts.swarm.cluster import Service, Swarm, ThingGoneError
 from ninfer_lifecycle.hosts.swarm.service import (
@@ -37,54 +33,34 @@ from ninfer_lifecycle.hosts.swarm.service import (
 )
 from ninfer_lifecycle.hosts.swarm.tasks import placed, port_of, remove_when_free
 
-_NOT_COMPARED = frozenset({"no-new-privileges", "size of /tmp", "seccomp profile", "published address", "shared memory",
-                           "gpus", "runtime"})
-"""What a service says in other words than a container, or cannot say."""
 
-
-class SwarmHost:
+class SwarmHost(OnDaemon):
     """Engines as services of the swarm that the daemon manages (default: the daemon that DOCKER_HOST names).
 
-    Raises NoDaemonError and NoManagerError at once. Not for several threads at once.
+    Raises NoDaemonError and NoManagerError at once.
     """
 
     kind: HostKind = "swarm"
+    _what = "the task's container"
+    _where = "node"
+    _not_compared = frozenset({"no-new-privileges", "size of /tmp", "seccomp profile", "published address",
+                               "shared memory", "gpus", "runtime"})
+    """What a service says in other words than a container, or cannot say."""
+    _names_gpus = False
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, daemon: Daemon | None = None, swarm: Swarm | None = None) -> None:
-        self._clock = clock
         if daemon is None or swarm is None:
             sdk = SdkDaemon()
             daemon, swarm = daemon or sdk, swarm or sdk.swarm
-        self._daemon, self._swarm = daemon, swarm
+        super().__init__(clock, daemon)
+        self._swarm = swarm
         try:
             self._node_id = self._swarm.here().node_id
         except BaseException:
             self._daemon.close()
             raise
-        self._watch = EventWatch(self._daemon)
         self._services: set[str] = set()
-        self._lives: dict[str, Life] = {}
         self._secrets: dict[str, str] = {}
-        self._released: set[str] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.cleanup()
-        finally:
-            with shielded():
-                for life in self._lives.values():
-                    life.let_go()
-                self._watch.close()
-                self._daemon.close()
-
-    def image_id(self, reference: str) -> str:
-        """The id (sha256:...) of an image of this node. HostError when it is not here; nothing is pulled."""
-        return self._daemon.image(reference).id
 
     def _constraints(self) -> tuple[str, ...]:
         return node_constraints({}, self._node_id)
@@ -93,13 +69,7 @@ class SwarmHost:
 
     def start(self, spec: EngineSpec) -> RunningEngine:
         """See Host. The image runs by its id, so that no node pulls another one of the same name."""
-        if spec.image is None:
-            raise HostError("no image to run", "set image in the profile, or build one with `ninfer image build`")
-        check_inputs(spec)
-        refuse_what_a_swarm_cannot_say(spec.limits)
-        image = self.image_id(spec.image)
-        if spec.port and not port_is_free(spec.port):
-            raise PortTakenError(spec.port)
+        image = self._image_to_run(spec)
         belongings = prepare_belongings(spec)
         belongings.forget_key()  # a secret of the swarm carries it
         self._watch.begin()
@@ -111,6 +81,10 @@ class SwarmHost:
             with shielded():
                 self._remove(service_id, 0.0)
             raise
+
+    def _check(self, spec: EngineSpec) -> None:
+        super()._check(spec)
+        refuse_what_a_swarm_cannot_say(spec.limits)
 
     def _create(self, spec: EngineSpec, image: str, belongings: Belongings) -> str:
         name, labels = f"ninfer-{spec.run_id}-{uuid4().hex[:6]}"[:63], {**spec.labels, **owner_labels(spec.run_id)}
@@ -146,23 +120,8 @@ class SwarmHost:
         life = self._lives[service_id] = Life(self._daemon, self._watch, self._clock, task.container, spec, asked,
                                               replace(belongings, key_copy=None), "ab")
         life.attend()
-        base_url = f"http://127.0.0.1:{port_of(self._swarm, self._daemon, self._clock, task, life.ended)}"
-        with client_of(spec, base_url) as client:
-            status = wait_until_ready(client, spec.expected, life.ended, max(0.0, ends - self._clock.now()),
-                                      self._clock, life.listens)
-            attrs = self._daemon.inspect(life.handle)
-            if (end := life.end_in(attrs)) is not None:  # then what answered was not ours
-                raise ended_error(end)
-            if differences := drift(asked, attrs, _NOT_COMPARED):
-                raise DriftError("the task's container is not as asked for: " + "; ".join(differences),
-                                 "something else changes containers on this node; find it before trusting this host")
-            if spec.limits.gpus:
-                check_device(spec.limits.gpus, status)
-                if wrong := gpu_difference(("all",), self._daemon.execute(life.handle, LIST_GPUS)):
-                    raise GpuLostError(wrong)
-            first_reply(client, status, lambda: life.ended(at_once=True), ends - self._clock.now())
-        return RunningEngine(spec, self.kind, service_id, base_url, attrs["State"]["StartedAt"], epoch,
-                             belongings.request_log, previous)
+        port = port_of(self._swarm, self._daemon, self._clock, task, life.ended)
+        return self._proven(life, service_id, port, ends, epoch, previous)
 
     # The rest of the protocol
 
@@ -209,10 +168,6 @@ class SwarmHost:
         except ThingGoneError:
             return self._gone(engine)
 
-    def release(self, engine: RunningEngine) -> None:
-        """See Host."""
-        self._released.add(engine.handle)
-
     def adopt(self, engine: RunningEngine) -> None:
         """See Host."""
         self._services.add(engine.handle)
@@ -224,8 +179,7 @@ class SwarmHost:
 
     def reap(self, run_dir: Path) -> int:
         """Remove services of a run whose tool was killed, its baseline's and stand-ins' too; how many they were."""
-        ours = [thing for thing in self._daemon.owned(TOOL_LABEL)
-                if is_of_run(thing.labels.get(f"{LABEL}.run", ""), run_dir.name)]
+        ours = self._left_of(run_dir)
         for kind in ("service", "container", "secret", "config"):
             for thing in ours:
                 if thing.kind == kind:
@@ -234,15 +188,7 @@ class SwarmHost:
 
     def cleanup(self) -> None:
         """See Host. One service that cannot be removed does not keep the others; the first error is raised last."""
-        failed: HostError | None = None
-        with shielded():
-            for service_id in sorted(self._services - self._released):
-                try:
-                    self._remove(service_id, 5.0)
-                except HostError as error:
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+        self._remove_each(sorted(self._services - self._released), lambda service_id: self._remove(service_id, 5.0))
 
     def environment(self) -> dict[str, str]:
         """Machine, daemon and node, for a receipt."""
