@@ -1,11 +1,18 @@
-"""Server-sent events with the time of each; a plain reader, so that asking costs little beside answering."""
+"""Asking over HTTP, one request or several at once: server-sent events with the time of each.
+
+A plain reader, so that asking costs little beside answering.
+"""
 
 import http.client
 import json
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from benchmarks.peer_engines.engine import Said, Together
 
 TIMEOUT_S = 1800
 
@@ -50,3 +57,11 @@ def post(base_url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError(f"POST {path}: {reply.status} {said[:500].decode(errors='replace')}")
     found: dict[str, Any] = json.loads(said)
     return found
+
+
+def all_at_once(ask: Callable[[str], Said], texts: Sequence[str]) -> Together:
+    """`ask` of every text, each in a thread of its own, all at the same time."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(len(texts)) as pool:
+        replies = list(pool.map(ask, texts))
+    return Together(time.perf_counter() - started, tuple(reply.reused for reply in replies))

@@ -6,16 +6,14 @@ through a restart.
 
 import importlib.util
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peer_engines.engine import LeftOutError, Running, Said, Together
-from benchmarks.peer_engines.event_stream import post, stream
+from benchmarks.peer_engines.event_stream import all_at_once, post, stream
 from benchmarks.peer_engines.lines import lines_of
 from benchmarks.peer_engines.weights import Weights
 
@@ -59,10 +57,7 @@ class _Running:
         return self._ask([*base.handle.tokens, *self.weights.turn_tokens(text)], count)
 
     def together(self, base: Said, texts: Sequence[str], count: int) -> Together:
-        started = time.perf_counter()
-        with ThreadPoolExecutor(len(texts)) as pool:
-            replies = list(pool.map(lambda text: self.fork(base, text, count), texts))
-        return Together(time.perf_counter() - started, tuple(reply.reused for reply in replies))
+        return all_at_once(lambda text: self.fork(base, text, count), texts)
 
     def logprobs(self, tokens: Sequence[int]) -> dict[int, float]:
         body = _body(tokens, 1) | {"n_probs": 10, "post_sampling_probs": False}

@@ -1,8 +1,6 @@
 """Our engine over HTTP: forks by previous_response_id, the session saved and brought back by the durable store."""
 
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 from benchmarks.engine_process import EngineProcess
 from benchmarks.peer_engines.engine import Running, Said, Together
-from benchmarks.peer_engines.event_stream import post, stream
+from benchmarks.peer_engines.event_stream import all_at_once, post, stream
 from benchmarks.peer_engines.weights import Weights
 
 SESSION = "be" * 32
@@ -48,10 +46,7 @@ class _Running:
         return self._ask(text, count, base.handle)
 
     def together(self, base: Said, texts: Sequence[str], count: int) -> Together:
-        started = time.perf_counter()
-        with ThreadPoolExecutor(len(texts)) as pool:
-            replies = list(pool.map(lambda text: self.fork(base, text, count), texts))
-        return Together(time.perf_counter() - started, tuple(reply.reused for reply in replies))
+        return all_at_once(lambda text: self.fork(base, text, count), texts)
 
     def logprobs(self, tokens: Sequence[int]) -> dict[int, float]:
         body = {"model": "peer", "prompt": list(tokens), "max_tokens": 1, "temperature": 0, "logprobs": 10}
