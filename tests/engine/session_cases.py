@@ -53,17 +53,21 @@ class HeldDisk:
 
 
 @contextmanager
-def reads_are_held(after: int = 1) -> Iterator[HeldDisk]:
-    """Reading a session's pages sticks once the first `after` megabytes are in their place."""
-    disk, whole, started, moved = HeldDisk(), RowReader._move, itertools.count(), threading.Semaphore(0)
+def reads_are_held(after: int = 0) -> Iterator[HeldDisk]:
+    """Reading a session sticks with its room reserved and the first `after` megabytes in their place."""
+    disk, whole, started = HeldDisk(), RowReader._move, itertools.count()
+    first = [threading.Event() for _ in range(after)]
 
     def move(self: RowReader, *group: Any) -> None:
-        if next(started) >= after:
-            moved.acquire()
-            moved.release()
+        index = next(started)
+        if index >= after:
+            self._ready.wait()
+            for placed in first:
+                placed.wait()
             disk.wait()
         whole(self, *group)
-        moved.release()
+        if index < after:
+            first[index].set()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RowReader, "_move", move)

@@ -5,42 +5,21 @@ whole proof)."""
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine_cases import SESSION, Answer, ask, random_tokens, request_for, running
 from model_cases import tiny_of_four_layers
-from session_cases import HeldDisk, audit, store_flags
+from session_cases import audit, reads_are_held, store_flags
 
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_engine.memory.store.reading import RowReader
 from ninfer_engine.runtime.engine import Engine
 
 CANCELS = int(os.environ.get("NINFER_CANCELS", "60"))
 OTHER = "07" * 32
-
-
-@contextmanager
-def first_read_is_held() -> Iterator[HeldDisk]:
-    """A restore sticks with its room reserved and nothing in its place yet."""
-    disk, whole = HeldDisk(), RowReader._move
-
-    def move(self: RowReader, *group: Any) -> None:
-        self._ready.wait()
-        disk.wait()
-        whole(self, *group)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowReader, "_move", move)
-        try:
-            yield disk
-        finally:
-            disk.release()
 
 
 def small_flags(directory: Path) -> EngineFlags:
@@ -88,7 +67,7 @@ async def test_a_client_that_leaves_while_its_session_is_read_from_disk_leaves_n
         await push_out(engine)
         before, read = pools(engine.status()), 0
         for _ in range(CANCELS):
-            with first_read_is_held() as disk:
+            with reads_are_held() as disk:
                 client = asyncio.ensure_future(PATHS[path](engine, base))
                 await disk.until_reached()
                 assert engine.status().restore.state == "restoring"
@@ -113,7 +92,7 @@ async def test_a_caller_that_leaves_does_not_take_the_restore_from_another_who_w
             await ask(engine, request_for(random_tokens(200, 5), 4, session=session))
             await engine.save_session(session)
     async with running(small_flags(tmp_path)) as engine:
-        with first_read_is_held() as disk:
+        with reads_are_held() as disk:
             first = asyncio.ensure_future(engine.restore_session(OTHER))
             await disk.until_reached()
             both = [asyncio.ensure_future(engine.restore_session(SESSION)) for _ in range(2)]

@@ -24,7 +24,7 @@ async def saved_template(directory: Path, tokens: int = 1500) -> Answer:
 async def test_other_requests_and_the_status_document_go_on_while_a_session_is_read(tmp_path: Path) -> None:
     base = await saved_template(tmp_path)
     async with running(store_flags(tmp_path)) as engine:
-        with reads_are_held() as disk:
+        with reads_are_held(after=1) as disk:
             restore = asyncio.create_task(engine.restore_session(SESSION))
             again = asyncio.create_task(engine.restore_session(SESSION))
             await disk.until_reached()
@@ -47,7 +47,7 @@ async def test_other_requests_and_the_status_document_go_on_while_a_session_is_r
 async def test_pages_that_a_request_computed_meanwhile_are_not_kept_twice(tmp_path: Path) -> None:
     base = await saved_template(tmp_path)
     async with running(store_flags(tmp_path)) as engine:
-        with reads_are_held() as disk:
+        with reads_are_held(after=1) as disk:
             restore = asyncio.create_task(engine.restore_session(SESSION))
             await disk.until_reached()
             await ask(engine, request_for(random_tokens(1500, 1), 8, session=OTHER))
@@ -64,7 +64,7 @@ async def test_damage_found_half_way_leaves_no_trace_but_the_reason(tmp_path: Pa
     base = await saved_template(tmp_path)
     async with running(store_flags(tmp_path)) as engine:
         page = engine._sessions._opened.store.load(SESSION).checkpoints[0].pages[-3]  # type: ignore[union-attr]
-        with reads_are_held() as disk:
+        with reads_are_held(after=1) as disk:
             restore = asyncio.create_task(engine.restore_session(SESSION))
             await disk.until_reached()
             damage(engine, page)
