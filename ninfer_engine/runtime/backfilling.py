@@ -59,7 +59,10 @@ class Backfill:
         return None
 
     def note(self, sequence: Sequence) -> None:
-        """A sequence is about to be admitted: what of its prompt is known now."""
+        """A sequence is about to be admitted: what of its prompt is known now. Nobody goes ahead of a head that waits
+        in an engine of one slot, and nothing is noted there."""
+        if self._slots < 2:
+            return
         prompt = _view(sequence).prompt
         sequence.view = View(prompt, self._driver.brain.known(prompt, sequence.request.cache_salt))
 
