@@ -23,7 +23,8 @@ def test_an_interrupt_at_every_step_leaves_a_clean_host_and_a_partial_record(
     whole, *cut = [json.loads(line) for line in done.stdout.splitlines()]
     assert whole["code"] == 0, (tmp_path / "whole" / "output").read_text()
     points = whole["points"]
-    assert {"container created", "container started", "restart begins", "signing begins"} <= set(points)
+    assert {"container created", "container started", "engine says it is ready", "engine has answered once",
+            "restart begins", "signing begins"} <= set(points)
     assert len(cut) == 2 * len(points)
     for ran in (whole, *cut):
         assert (ran["descriptors"], ran["threads"]) == ([], []), ran
