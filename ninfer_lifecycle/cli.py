@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import typer
 
-from ninfer_lifecycle.errors import DISK_ERRORS, DiskError, ExitCode, NinferError
+from ninfer_lifecycle.errors import ExitCode, NinferError, of_system
 from ninfer_lifecycle.hosts.signals import Terminated, sigterm_raises
 
 
@@ -104,10 +104,11 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error)
         return int(error.exit_code)
     except OSError as error:
-        if error.errno not in DISK_ERRORS:
+        told = of_system(error)
+        if told is None:
             raise
-        print_error(DiskError(error))
-        return int(ExitCode.INCONCLUSIVE)
+        print_error(told)
+        return int(told.exit_code)
     except KeyboardInterrupt:
         sys.stderr.write("ninfer: interrupted\n")
         return int(ExitCode.INTERRUPTED)

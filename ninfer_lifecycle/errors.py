@@ -60,6 +60,25 @@ class DiskError(NinferError):
                          "doctor PROFILE` says how much is needed, and `qualify --resume` takes up what was begun")
 
 
+PATH_ERRORS = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+                         errno.ENAMETOOLONG, errno.ELOOP})
+"""What the system says of a path that cannot be used as it was meant to be."""
+
+
+class PathError(UsageError):
+    """A file or a directory cannot be used."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"{error.filename}: {error.strerror}", "give a path that is there, and that you may use")
+
+
+def of_system(error: OSError) -> NinferError | None:
+    """The error that tells a person what the system refused; None for one that only a programmer can act on."""
+    if error.errno in DISK_ERRORS:
+        return DiskError(error)
+    return PathError(error) if error.errno in PATH_ERRORS and isinstance(error.filename, str) else None
+
+
 class RefusedError(NinferError):
     """A receipt or a release was refused; the reason is the message."""
 

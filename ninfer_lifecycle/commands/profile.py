@@ -21,6 +21,7 @@ from ninfer_lifecycle.profiles.locking import (
     read_profile_lock,
 )
 from ninfer_lifecycle.profiles.schema import Profile
+from ninfer_lifecycle.receipts.store import write_atomic
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 Name = Annotated[str, typer.Argument(help="a profile's name, or the path of a YAML file", metavar="PROFILE",
@@ -105,9 +106,7 @@ def lock(
     if output is None:
         typer.echo(document.canonical().decode(), nl=False)
         return
-    partial = output.with_name(output.name + ".part")
-    partial.write_bytes(document.canonical())
-    partial.replace(output)
+    write_atomic(output, document.canonical())
     if as_json:
         print_json({"file": str(output), "configurationSha256": document.configuration_sha256,
                     "lockSha256": document.sha256, "parts": parts_of_lock(document)})

@@ -104,12 +104,19 @@ def publish(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _staged(path: Path) -> Iterator[tuple[BinaryIO, str]]:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """A file beside `path`. What the system refuses is told of `path`, not of a name of our own."""
+    name, prefix = "", f".{path.name}."
     try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
         with os.fdopen(descriptor, "wb") as file:
             yield file, name
+    except OSError as error:
+        if Path(str(error.filename)).name.startswith(prefix):
+            error.filename = str(path)
+        raise
     finally:
-        Path(name).unlink(missing_ok=True)
+        if name:
+            Path(name).unlink(missing_ok=True)
 
 
 def _settle(file: BinaryIO) -> None:

@@ -56,12 +56,15 @@ class ReleaseFile:
         self.path = self.directory / "state.json"
 
     def read(self) -> ReleaseState:
-        """All lanes. UsageError when the file is damaged."""
+        """All lanes. UsageError when the file is damaged or cannot be read."""
         try:
             return ReleaseState.model_validate_json(self.path.read_bytes())
         except FileNotFoundError:
             return ReleaseState()
-        except (OSError, ValidationError) as error:
+        except OSError as error:
+            raise UsageError(f"cannot read {self.path}: {error.strerror}", "give the directory that `ninfer promote` "
+                             "wrote to: --state-dir, or NINFER_STATE_DIR") from error
+        except ValidationError as error:
             raise UsageError(f"{self.path} cannot be understood", "put back an earlier copy of it, or remove it and "
                              "stop what runs by hand (docker ps, ps)") from error
 
