@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import typer
 
-from ninfer_lifecycle.errors import ExitCode, NinferError, of_system
+from ninfer_lifecycle.errors import ExitCode, NinferError, as_told
 from ninfer_lifecycle.hosts.signals import Terminated, sigterm_raises
 
 
@@ -100,11 +100,8 @@ def run(arguments: Sequence[str]) -> int:
             build_app(arguments or typed_words(os.environ))(args=list(arguments), prog_name="ninfer")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except NinferError as error:
-        print_error(error)
-        return int(error.exit_code)
-    except OSError as error:
-        told = of_system(error)
+    except (NinferError, OSError) as error:
+        told = as_told(error)
         if told is None:
             raise
         print_error(told)

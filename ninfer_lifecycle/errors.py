@@ -72,8 +72,12 @@ class PathError(UsageError):
         super().__init__(f"{error.filename}: {error.strerror}", "give a path that is there, and that you may use")
 
 
-def of_system(error: OSError) -> NinferError | None:
-    """The error that tells a person what the system refused; None for one that only a programmer can act on."""
+def as_told(error: BaseException) -> NinferError | None:
+    """The error for a person: ours as it is, and of the system's what a person can act on; None for any other."""
+    if isinstance(error, NinferError):
+        return error
+    if not isinstance(error, OSError):
+        return None
     if error.errno in DISK_ERRORS:
         return DiskError(error)
     return PathError(error) if error.errno in PATH_ERRORS and isinstance(error.filename, str) else None

@@ -54,7 +54,8 @@ def promote(
     strategy: StrategyOption = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="port of a new lane, for good; default: a free "
                                                                    "one")] = None,
-    bind: Annotated[str, typer.Option(help="address that a new lane listens on")] = "127.0.0.1",
+    bind: Annotated[str | None, typer.Option(help="address that a new lane listens on, for good; default: "
+                                                  "127.0.0.1")] = None,
     models_dir: Annotated[Path, typer.Option(help="where the tiny model is kept")] = Path("models"),
     state_dir: StateDir = None,
     as_json: Json = False,
@@ -63,7 +64,7 @@ def promote(
     switch, prove one routed request, retire the old. Any failure keeps or restores the incumbent.
     """
     profile, files = load_profile(profile_name).profile, release_file(state_dir)
-    name = lane or profile.lane
+    name = profile.lane if lane is None else lane
     now = options.now()
     rules = load_policy(policy) if policy else default_policy()
     trusted = options.trust_source(trust, keyring, root).load(Role(rules.policy.trusted_role), now)

@@ -28,6 +28,8 @@ from ninfer_lifecycle.releases.routers import Routers
 from ninfer_lifecycle.releases.state import ReleaseFile
 
 _POLL_S = 0.05
+KEPT = {True: "the incumbent serves", False: "THE INCUMBENT DOES NOT SERVE", None: "nothing was live before"}
+"""What became of the release that was live, in words."""
 
 
 class Check(Protocol):
@@ -52,8 +54,7 @@ class ChangeError(NinferError):
     """
 
     def __init__(self, stage: str, cause: NinferError, incumbent_preserved: bool | None) -> None:
-        kept = {True: "the incumbent serves", False: "THE INCUMBENT DOES NOT SERVE", None: "nothing was live before"}
-        super().__init__(f"failed at {stage}, {kept[incumbent_preserved]}: {cause.message}", cause.advice)
+        super().__init__(f"failed at {stage}, {KEPT[incumbent_preserved]}: {cause.message}", cause.advice)
         self.exit_code: ExitCode = cause.exit_code
         self.failure_stage, self.incumbent_preserved, self.cause = stage, incumbent_preserved, cause
 

@@ -29,8 +29,10 @@ class Engines:
 
     def start(self, release: Release, spec: EngineSpec, started: Callable[[RunningEngine], None]) -> RunningEngine:
         """Start the engine and leave it running. `started` is called while the host still owns it: when that fails,
-        the engine goes. Raises HostError and EngineError.
+        the engine goes. Raises HostError and EngineError. Effects: makes its run directory, with a copy of the key.
         """
+        spec.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        restore_key(spec)
         with self.make_host(release.kind) as place:
             engine = place.start(spec)
             started(engine)

@@ -12,7 +12,6 @@ from ninfer_lifecycle.profiles.schema import Profile
 from ninfer_lifecycle.qualify.prepare import limits_of
 from ninfer_lifecycle.releases.admission import Admitted
 from ninfer_lifecycle.releases.change import Wiring
-from ninfer_lifecycle.releases.engines import copy_key
 from ninfer_lifecycle.releases.records import Owner, Release
 from ninfer_lifecycle.releases.room import Choice, Need
 
@@ -31,13 +30,11 @@ class Planned:
 
 
 def plan_release(admitted: Admitted, lane: str, wiring: Wiring) -> tuple[Release, EngineSpec]:
-    """The release to be, and what to start. Effects: makes its run directory with a copy of the lane's key."""
+    """The release to be, and what to start; nothing is made of it yet."""
     profile, configuration = admitted.profile, admitted.lock.configuration_sha256
     release_id = f"{lane}-{wiring.now():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     folder = wiring.files.folder(lane)
     run_dir = folder / "runs" / release_id
-    run_dir.mkdir(parents=True, mode=0o700)
-    copy_key(wiring.files.api_key(lane), run_dir / KEY_NAME)
     limits = limits_of(profile.host)
     spec = EngineSpec(
         run_id=release_id, flags=configured_flags(profile, admitted.model.sha256),

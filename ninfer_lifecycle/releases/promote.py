@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ninfer_lifecycle.errors import NinferError, RefusedError
+from ninfer_lifecycle.errors import NinferError, RefusedError, as_told
 from ninfer_lifecycle.hosts.base import HostKind, RunningEngine
 from ninfer_lifecycle.hosts.findings import Finding, Level
 from ninfer_lifecycle.hosts.placing import free_port
@@ -18,6 +18,7 @@ from ninfer_lifecycle.profiles.schema import ModelSection, Profile
 from ninfer_lifecycle.qualify.models import ModelOnDisk
 from ninfer_lifecycle.releases.admission import Admitted, Papers, admit
 from ninfer_lifecycle.releases.change import (
+    KEPT,
     ChangeError,
     Check,
     Wiring,
@@ -30,8 +31,8 @@ from ninfer_lifecycle.releases.change import (
     write,
 )
 from ninfer_lifecycle.releases.planning import Planned, need_of, plan_release
-from ninfer_lifecycle.releases.records import Change, LaneState, Outcome, Release, Stage, Strategy
-from ninfer_lifecycle.releases.room import Choice, choose
+from ninfer_lifecycle.releases.records import LOCAL, Change, LaneState, Outcome, Release, Stage, Strategy
+from ninfer_lifecycle.releases.room import Choice, Need, choose
 
 
 class Preflight(Protocol):
@@ -43,7 +44,8 @@ class Preflight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a person asks for. port: of the lane, when it is made; None: any free one. strategy None: as memory allows.
+    """What a person asks for. strategy None: as memory allows. port, bind: of the lane, when it is made; None: any free
+    port, and 127.0.0.1.
     """
 
     profile: Profile
@@ -52,7 +54,7 @@ class Wanted:
     papers: Papers
     strategy: Strategy | None = None
     port: int | None = None
-    bind: str = "127.0.0.1"
+    bind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +93,22 @@ def promote(wanted: Wanted, means: Means, wiring: Wiring) -> Promoted:
                 admitted = admit(wanted.profile, wanted.lane, place, wanted.papers, means.make_model)
             wiring.reached("admitted")
             if before is not None and _is_live(admitted, before) and wiring.engines.is_well(before):
+                stage = "prove"
                 prove_lane(wiring, lane, before)
                 return Promoted(lane, Choice(Strategy.BESIDE, "it is live already"), already=True)
             stage = "preflight"
             findings = means.preflight(wanted.profile, wanted.kind, wiring.files.directory.parent)
             crowded = require_clean(findings, wiring, makes_room=before is not None)
             wiring.reached("preflight")
-            release, spec = plan_release(admitted, wanted.lane, wiring)
-            choice = choose(wanted.strategy or (Strategy.STOP_START if crowded else None), need_of(release),
-                            need_of(before) if before else None, means.available_memory())
             stage = "router"
-            lane = lane if lane.revision else write(wiring, lane, "lane-made")
-            wiring.routers.ensure(lane)
+            lane = _with_router(lane, wiring)
             wiring.reached("router")
-        except NinferError as error:
-            raise ChangeError(stage, error, _serves(wiring, before)) from error
+            release, spec = plan_release(admitted, wanted.lane, wiring)
+            choice = _choice(wanted, crowded, need_of(release), need_of(before) if before else None, means)
+        except (NinferError, OSError) as error:
+            if (told := as_told(error)) is None:
+                raise
+            raise ChangeError(stage, told, _serves(wiring, before)) from error
         wiring.say(f"{release.release_id} {choice.strategy}: {choice.reason}")
         return _carry_out(lane, Planned(wanted.profile, release, spec, choice, owner), means, wiring)
 
@@ -114,28 +117,49 @@ def settled_lane(wanted: Wanted, wiring: Wiring) -> LaneState:
     """The lane, with what a killed run left carried on; a new one that is not written yet where there is none."""
     lane = wiring.files.read().lanes.get(wanted.lane)
     if lane is None:
-        return LaneState(name=wanted.lane, bind=wanted.bind, port=wanted.port or free_port())
-    if wanted.port not in (None, lane.port):
-        raise RefusedError(f"lane {lane.name} has port {lane.port} for good", "leave --port out, or take the lane "
-                           "out of service first: ninfer release stop LANE")
+        return LaneState(name=wanted.lane, bind=wanted.bind or LOCAL, port=wanted.port or free_port())
+    for word, asked, has in (("port", wanted.port, lane.port), ("bind", wanted.bind, lane.bind)):
+        if asked not in (None, has):
+            raise RefusedError(f"lane {lane.name} has {word} {has} for good", f"leave --{word} out, or take the lane "
+                               "out of service first: ninfer release stop LANE")
     if lane.change is not None:
         wiring.say(f"an earlier {lane.change.kind} was cut off at {lane.change.stage}: carrying it on")
     return settle(wiring, lane)
 
 
-def require_clean(findings: Sequence[Finding], wiring: Wiring, *, makes_room: bool) -> bool:
+def _with_router(lane: LaneState, wiring: Wiring) -> LaneState:
+    """The lane, with its key and its router there. A new one that cannot have its port is not kept."""
+    made = lane if lane.revision else write(wiring, lane, "lane-made")
+    try:
+        wiring.files.api_key(lane.name)
+        wiring.routers.ensure(made)
+    except (NinferError, OSError):
+        if not lane.revision:
+            wiring.files.drop(made)
+        raise
+    return made
+
+
+def _choice(wanted: Wanted, crowded: Finding | None, candidate: Need, incumbent: Need | None, means: Means) -> Choice:
+    """Beside the incumbent or in its place. crowded: what preflight says of the memory, where it is too little."""
+    if crowded is not None and wanted.strategy is None:
+        return Choice(Strategy.STOP_START, crowded.message)
+    return choose(wanted.strategy, candidate, incumbent, means.available_memory())
+
+
+def require_clean(findings: Sequence[Finding], wiring: Wiring, *, makes_room: bool) -> Finding | None:
     """Say every finding that is not well; raise RefusedError with the first problem.
 
-    Too little free memory is no problem where an incumbent `makes_room` by being stopped: then True is returned.
+    Too little free memory is no problem where an incumbent `makes_room` by being stopped: then it is returned.
     """
-    crowded = False
+    crowded = None
     for finding in findings:
         if finding.level is not Level.OK:
             wiring.say(f"{finding.level} {finding.check}: {finding.message}")
         if finding.level is Level.PROBLEM:
             if not (makes_room and finding.check == "memory"):
                 raise RefusedError(f"{finding.check}: {finding.message}", finding.remedy)
-            crowded = True
+            crowded = finding
     return crowded
 
 
@@ -176,12 +200,13 @@ def retired(wiring: Wiring, lane: LaneState, choice: Choice) -> Promoted:
     """
     try:
         return Promoted(finish(wiring, lane), choice)
-    except NinferError as error:
-        wiring.say(f"the old release could not be retired and the next command will: {error.message}")
-        return Promoted(wiring.files.lane(lane.name), choice, retired=False)
-    except BaseException:
+    except BaseException as error:
+        if (told := as_told(error)) is not None:
+            wiring.say(f"the old release could not be retired and the next command will: {told.message}")
+            return Promoted(wiring.files.lane(lane.name), choice, retired=False)
         with shielded():
             settle(wiring, wiring.files.lane(lane.name))
+            wiring.say(f"interrupted when the change was done: {live_of(lane).release_id} serves")
         raise
 
 
@@ -201,8 +226,8 @@ def _note_engine(wiring: Wiring, latest: list[LaneState], engine: RunningEngine)
 
 def take_back(wiring: Wiring, lane: LaneState, stage: str, error: BaseException) -> BaseException:
     """Undo a change and give the error to raise: ChangeError for a failure, the interruption itself for one."""
-    reason = error.message if isinstance(error, NinferError) else type(error).__name__
-    outcome = Outcome.FAILED if isinstance(error, NinferError) else Outcome.INTERRUPTED
+    told = as_told(error)
+    reason = told.message if told else type(error).__name__
     before = lane.change.incumbent if lane.change else lane.live
     preserved: bool | None = None if before is None else True
     with shielded():
@@ -210,11 +235,13 @@ def take_back(wiring: Wiring, lane: LaneState, stage: str, error: BaseException)
             # Read anew: an interruption may have fallen between a write and our note of it.
             found = wiring.files.lane(lane.name)
             if found.change is not None:
-                undo(wiring, found, outcome, stage, reason)
-        except NinferError as second:
-            wiring.say(f"taking it back failed too: {second.message}")
+                undo(wiring, found, Outcome.FAILED if told else Outcome.INTERRUPTED, stage, reason)
+        except (NinferError, OSError) as second:
+            wiring.say(f"taking it back failed too: {second}")
             preserved = _serves(wiring, before)
-    return ChangeError(stage, error, preserved) if isinstance(error, NinferError) else error
+        if told is None:
+            wiring.say(f"interrupted at {stage}, {KEPT[preserved]}")
+    return ChangeError(stage, told, preserved) if told else error
 
 
 def _serves(wiring: Wiring, release: Release | None) -> bool | None:

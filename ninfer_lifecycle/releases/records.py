@@ -14,6 +14,7 @@ from ninfer_lifecycle.hosts.base import HostKind, RunningEngine
 
 LANE_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 HISTORY_KEPT = 200
+LOCAL = "127.0.0.1"
 
 LaneName = Annotated[str, Field(pattern=LANE_PATTERN)]
 
@@ -121,7 +122,7 @@ class LaneState(_Record):
 
     name: LaneName
     revision: int = 0
-    bind: str = "127.0.0.1"
+    bind: str = LOCAL
     port: int
     live: Release | None = None
     previous: Release | None = None
@@ -131,8 +132,8 @@ class LaneState(_Record):
     @property
     def url(self) -> str:
         """The lane's address on this machine."""
-        host = "127.0.0.1" if self.bind in {"0.0.0.0", "::"} else self.bind  # noqa: S104 - compared, not bound
-        return f"http://{host}:{self.port}"
+        host = {"0.0.0.0": LOCAL, "::": "::1"}.get(self.bind, self.bind)  # noqa: S104 - compared, not bound
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def route(self) -> str | None:

@@ -14,6 +14,7 @@ holder is for people; only the lock itself decides.
 
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from pydantic import ValidationError
 from ninfer_lifecycle.errors import ExitCode, HostError, NinferError, UsageError
 from ninfer_lifecycle.hosts.facts import boot_id, process_start_ticks, utc_now
 from ninfer_lifecycle.receipts.store import write_atomic
-from ninfer_lifecycle.releases.records import LaneState, Owner, ReleaseState
+from ninfer_lifecycle.releases.records import LANE_PATTERN, LaneState, Owner, ReleaseState
 from ninfer_lifecycle.text import did_you_mean
 
 
@@ -102,7 +103,10 @@ class ReleaseFile:
             self._write(state, {name: item for name, item in state.lanes.items() if name != lane.name})
 
     def folder(self, lane: str) -> Path:
-        """Where a lane keeps its files; made when it is not there."""
+        """Where a lane keeps its files; made when it is not there. UsageError for a name that is none."""
+        if re.fullmatch(LANE_PATTERN, lane) is None:
+            raise UsageError(f"{lane!r} is no name of a lane", "at most 64 small letters, digits, dots, dashes and "
+                             "underscores, such as tiny-2")
         path = self.directory / lane
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         return path

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_harness import ninfer
 
-from ninfer_lifecycle.errors import DiskError, PathError, of_system
+from ninfer_lifecycle.errors import DiskError, PathError, as_told
 
 RENDER = ("render", "compose", "tiny-cpu", "--model-dir", "/srv/m", "-o")
 LOCK = ("profile", "lock", "{lockable}", "-o")
@@ -40,7 +40,7 @@ def test_a_path_that_cannot_be_used_is_a_usage_error_that_names_it(
 
 
 def test_only_what_a_person_can_act_on_is_told_as_an_error() -> None:
-    assert isinstance(of_system(OSError(errno.ENOSPC, "full")), DiskError)
-    assert isinstance(of_system(OSError(errno.ENOENT, "none", "/x")), PathError)
-    assert of_system(OSError(errno.ENOENT, "none")) is None
-    assert of_system(OSError(errno.EBADF, "bad", "/x")) is None
+    assert isinstance(as_told(OSError(errno.ENOSPC, "full")), DiskError)
+    assert isinstance(as_told(OSError(errno.ENOENT, "none", "/x")), PathError)
+    assert as_told(OSError(errno.ENOENT, "none")) is None
+    assert as_told(OSError(errno.EBADF, "bad", "/x")) is None

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,7 @@ def test_too_little_memory_for_two_is_no_reason_to_refuse_where_one_makes_room(w
     world.promote(world.wanted("one"))
     done = world.promote(world.wanted("two", "other", None), preflight=crowded)
     assert (done.choice.strategy, world.live_name()) == (Strategy.STOP_START, "two")
+    assert done.choice.reason == "2 GiB are needed and 1 GiB is free"
 
 
 def test_promoting_what_is_live_already_starts_nothing(world: World) -> None:
@@ -240,4 +242,20 @@ def test_the_port_of_another_server_is_refused_before_anything_starts(world: Wor
             world.promote(there)
     assert isinstance(caught.value.cause, HostError)
     assert caught.value.failure_stage == "router"
-    assert world.engines() == []
+    assert (world.engines(), world.files.read().lanes) == ([], {}), "a lane that cannot have its port is not kept"
+    assert not list(world.root.rglob("runs")), "nothing was made of the candidate, no copy of a key either"
+    world.promote(wanted)
+    assert world.live_name() == "one"
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ({"port": 4711}, "has port"), ({"bind": "127.0.0.2"}, "has bind 127.0.0.1")])
+def test_what_a_lane_has_for_good_is_not_asked_for_otherwise(
+    world: World, more: dict[str, object], words: str,
+) -> None:
+    wanted = world.wanted("one")
+    world.promote(wanted)
+    with pytest.raises(RefusedError, match=words):
+        world.promote(replace(world.wanted("two", "other"), **more))
+    same = replace(wanted, port=world.lane().port, bind="127.0.0.1")
+    assert world.promote(same).already

@@ -94,6 +94,15 @@ def test_a_refused_receipt_exits_with_1_and_a_missing_one_with_2(place: World) -
     assert ninfer("release", "status", "front").code == 2
 
 
+@pytest.mark.parametrize("name", ["../x", "", "Front", "a/b", "x" * 65])
+def test_a_name_that_is_none_of_a_lane_is_refused_before_a_file_is_made(place: World, name: str) -> None:
+    receipt = place.receipt(place.profile("one"))
+    before = sorted(place.root.rglob("*"))
+    ran = ninfer("promote", "one.yaml", "--receipt", receipt, "--trust", "key.pub", "--lane", name)
+    assert (ran.code, "is no name of a lane" in ran.err) == (2, True)
+    assert sorted(place.root.rglob("*")) == before
+
+
 def test_a_lane_whose_engine_died_is_told_as_such_with_exit_1(place: World) -> None:
     assert promoting(place, "one").code == 0
     live = place.lane().live

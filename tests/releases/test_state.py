@@ -106,6 +106,14 @@ def test_a_damaged_file_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     assert files.path.read_bytes() == damaged
 
 
+@pytest.mark.parametrize(("bind", "url"), [
+    ("127.0.0.1", "http://127.0.0.1:7"), ("0.0.0.0", "http://127.0.0.1:7"),  # noqa: S104
+    ("::", "http://[::1]:7"),
+    ("fe80::1", "http://[fe80::1]:7"), ("10.1.2.3", "http://10.1.2.3:7")])
+def test_a_lanes_address_is_one_that_this_machine_can_ask(bind: str, url: str) -> None:
+    assert LaneState(name="a", port=7, bind=bind).url == url
+
+
 def test_an_unknown_lane_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
     files = ReleaseFile(tmp_path)
     files.swap(LaneState(name="front", port=1))
