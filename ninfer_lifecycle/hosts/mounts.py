@@ -79,6 +79,12 @@ def container_user() -> tuple[int, int]:
     return (CONTAINER_UID, CONTAINER_UID) if os.getuid() == 0 else (os.getuid(), os.getgid())
 
 
+def forget_keys(run_dir: Path) -> None:
+    """Remove what a killed tool left of keys: in a run directory, and in those of engines beside its own."""
+    for copy in (*run_dir.glob("key-*"), *run_dir.glob("*/key-*")):
+        copy.unlink(missing_ok=True)
+
+
 def _give(directory: Path, uid: int, gid: int) -> None:
     """A directory and what lies in it to the engine's user; a no-op for what is theirs already."""
     if os.getuid() != 0:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Host, HostKind, Limits, Ulimit
 from ninfer_lifecycle.hosts.facts import machine_facts
+from ninfer_lifecycle.hosts.mounts import forget_keys
 from ninfer_lifecycle.probes.plans import Planned, make_plan, require_plan
 from ninfer_lifecycle.probes.pressure import reduced_flags
 from ninfer_lifecycle.profiles.configuration import (
@@ -197,6 +198,7 @@ def _run_of(wanted: Wanted, profile: Profile, identity: Mapping[str, Any], now: 
     # What a killed tool could not remove: another life must not find the store of an earlier one.
     rmtree(run.store, ignore_errors=True)
     (run.path / "api.key").unlink(missing_ok=True)
+    forget_keys(run.path)
     began = datetime.fromisoformat(json.loads((run.path / "run.json").read_text(encoding="utf-8"))["startedOn"])
     return run, schedule.nonce, kept, began
 

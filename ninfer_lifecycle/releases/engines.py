@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ninfer_lifecycle.errors import HostError, NinferError
 from ninfer_lifecycle.hosts.base import EngineSpec, Host, HostKind, RunningEngine
+from ninfer_lifecycle.hosts.mounts import forget_keys
 from ninfer_lifecycle.hosts.orphans import KEY_NAME
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.hosts.readiness import identity_difference
@@ -93,7 +94,7 @@ class Engines:
                 place.reap(release.run_dir)
 
     def put_away(self, release: Release) -> None:
-        """Remove it for good, whether or not it is recorded that it ran; its log stays, its key goes."""
+        """Remove it for good, whether or not it is recorded that it ran; its log stays, every copy of its key goes."""
         with self.make_host(release.kind) as place:
             if release.engine is not None:
                 try:
@@ -105,6 +106,7 @@ class Engines:
             if isinstance(place, Reaps):
                 place.reap(release.run_dir)
         (release.run_dir / KEY_NAME).unlink(missing_ok=True)
+        forget_keys(release.run_dir)
 
     def is_idle(self, release: Release) -> bool:
         """Whether the engine says that nothing runs and nothing waits; one that does not answer finishes nothing."""

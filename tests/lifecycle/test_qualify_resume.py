@@ -101,7 +101,9 @@ def test_a_tool_that_was_killed_leaves_no_life_and_half_a_line_and_is_taken_up_a
     epochs, steps = run / "evidence/epochs.jsonl", run / "evidence/steps.jsonl"
     epochs.write_text(epochs.read_text().splitlines(keepends=True)[0])
     steps.write_text(steps.read_text() + '{"epoch":1,"na')
+    (run / f"key-{run.name}").write_text("what a container was given")
     assert bench.resume(run).result is Result.PASSED
+    assert not list(run.rglob("*key*"))
     first, second, third = lives(run)
     assert second.interrupted and second.server_instance_id not in (first.server_instance_id, third.server_instance_id)
     assert (second.prefill_counter_after or 0) > (second.prefill_counter_before or 0)

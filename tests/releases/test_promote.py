@@ -33,6 +33,16 @@ def test_a_good_candidate_goes_live_and_the_old_one_is_kept_stopped(world: World
     assert [entry.outcome for entry in world.lane().history] == [Outcome.PROMOTED] * 3
 
 
+def test_a_release_that_is_put_away_leaves_no_copy_of_the_key(world: World) -> None:
+    first = world.promote(world.wanted("one")).lane.live
+    assert first is not None
+    (first.run_dir / f"key-{first.release_id}").write_text("what a container was given by a tool that was then killed")
+    world.promote(world.wanted("two", "other"))
+    world.promote(world.wanted("three", "third"))
+    left = {path.name for path in first.run_dir.iterdir()}
+    assert "engine.log" in left and not [name for name in left if "key" in name]
+
+
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_rollback_goes_back_and_forth(world: World, strategy: Strategy) -> None:
     world.promote(world.wanted("one"))
