@@ -42,17 +42,15 @@ def status(lane: Lane = None, state_dir: StateDir = None, as_json: Json = False)
 
 @app.command("history")
 def history(lane: Lane = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Show what became of each promotion and rollback, oldest first."""
-    files = release_file(state_dir)
-    lanes = [files.lane(lane)] if lane else list(files.read().lanes.values())
+    """Show what became of each promotion and rollback, oldest first; of lanes that are out of service too."""
+    entries = release_file(state_dir).history(lane)
     if as_json:
-        print_json([{"lane": item.name, **entry.model_dump(mode="json")} for item in lanes for entry in item.history])
+        print_json([{"lane": name, **entry.model_dump(mode="json")} for name, entry in entries])
         return
-    for item in lanes:
-        for entry in item.history:
-            where = f" at {entry.stage}" if entry.stage else ""
-            why = f": {plain(entry.reason)}" if entry.reason else ""
-            typer.echo(f"{entry.at}  {item.name}  {entry.outcome}{where}  {entry.profile}  {entry.release_id}{why}")
+    for name, entry in entries:
+        where = f" at {entry.stage}" if entry.stage else ""
+        why = f": {plain(entry.reason)}" if entry.reason else ""
+        typer.echo(f"{entry.at}  {name}  {entry.outcome}{where}  {entry.profile}  {entry.release_id}{why}")
 
 
 @app.command("recover")
@@ -88,7 +86,8 @@ def stop(
     lane: Annotated[str, typer.Argument(help="the lane", metavar="LANE")], state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Take a lane out of service: its router, its live release and the kept one go. Stores, logs and the key stay."""
+    """Take a lane out of service: its router, its live release and the kept one go. Stores, logs, key and history stay.
+    """
     files = release_file(state_dir)
     gone = take_out(lane, wiring_of(files))
     if as_json:
@@ -126,8 +125,9 @@ def units(
 
 def _look(wiring: Wiring, lane: LaneState) -> dict[str, Any]:
     said = wiring.routers.ask(lane.name)
-    well = lane.live is not None and wiring.engines.is_well(lane.live)
-    return {**lane_document(wiring.files, lane), "engineWell": well,
+    fault = wiring.engines.fault(lane.live) if lane.live is not None else None
+    well = lane.live is not None and fault is None
+    return {**lane_document(wiring.files, lane), "engineWell": well, "engineFault": fault,
             "router": None if said is None else {"pid": said.pid, "inFlight": dict(said.in_flight),
                                                  "answered": dict(said.answered)},
             "serving": said is not None and well}
@@ -139,7 +139,7 @@ def _print(document: dict[str, Any]) -> None:
     typer.echo(f"{document['lane']}  {word}  {live['profile'] if live else 'nothing'}  {document['url']}")
     if live:
         typer.echo(f"  live      {live['release']}  {live['host']}  "
-                   f"{'well' if document['engineWell'] else 'its engine does not answer as it should'}")
+                   f"{'well' if document['engineWell'] else plain(document['engineFault'])}")
     if document["previous"]:
         typer.echo(f"  previous  {document['previous']['release']}  {document['previous']['profile']}")
     if document["router"] is None:

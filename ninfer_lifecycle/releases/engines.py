@@ -42,17 +42,24 @@ class Engines:
 
     def is_well(self, release: Release) -> bool:
         """Whether the engine runs and is, at the address that is recorded, what the release says."""
+        return self.fault(release) is None
+
+    def fault(self, release: Release) -> str | None:
+        """Why it is not well, in words; None when it is."""
         if release.engine is None:
-            return False
+            return "it never ran"
         try:
             with self.make_host(release.kind) as place:
-                if not place.inspect(release.engine).running:
-                    return False
+                facts = place.inspect(release.engine)
+            if not facts.running:
+                code = "" if facts.exit_code is None else f" with exit code {facts.exit_code}"
+                return f"its engine has ended{code}"
             with client_of(release.engine.spec, release.engine.base_url) as client:
                 document = client.status(_LOOK_S)
-        except NinferError:
-            return False
-        return document.status == "ok" and identity_difference(document, release.engine.spec.expected) is None
+        except NinferError as error:
+            return error.message
+        return identity_difference(document, release.engine.spec.expected) if document.status == "ok" \
+            else f"its status is {document.status}"
 
     def revive(self, release: Release, started: Callable[[RunningEngine], None]) -> RunningEngine:
         """Bring a release back that is stopped, died, or was being brought back when a tool was killed.

@@ -115,9 +115,11 @@ def promote(wanted: Wanted, means: Means, wiring: Wiring) -> Promoted:
 
 def settled_lane(wanted: Wanted, wiring: Wiring) -> LaneState:
     """The lane, with what a killed run left carried on; a new one that is not written yet where there is none."""
-    lane = wiring.files.read().lanes.get(wanted.lane)
+    state = wiring.files.read()
+    lane = state.lanes.get(wanted.lane)
     if lane is None:
-        return LaneState(name=wanted.lane, bind=wanted.bind or LOCAL, port=wanted.port or free_port())
+        return LaneState(name=wanted.lane, bind=wanted.bind or LOCAL, port=wanted.port or free_port(),
+                         history=state.out_of_service.get(wanted.lane, ()))
     for word, asked, has in (("port", wanted.port, lane.port), ("bind", wanted.bind, lane.bind)):
         if asked not in (None, has):
             raise RefusedError(f"lane {lane.name} has {word} {has} for good", f"leave --{word} out, or take the lane "

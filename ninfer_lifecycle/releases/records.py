@@ -148,8 +148,15 @@ class LaneState(_Record):
 
 
 class ReleaseState(_Record):
-    """The whole file. revision: of the file; every write of any lane raises it."""
+    """The whole file. revision: of the file; every write of any lane raises it. out_of_service: the histories of lanes
+    that are no more; a lane of that name goes on with its own.
+    """
 
     schema_version: Literal[1] = 1
     revision: int = 0
     lanes: dict[str, LaneState] = Field(default_factory=dict)
+    out_of_service: dict[str, tuple[Entry, ...]] = Field(default_factory=dict)
+
+    def histories(self) -> dict[str, tuple[Entry, ...]]:
+        """What became of every change, by lane."""
+        return {**self.out_of_service, **{name: lane.history for name, lane in self.lanes.items()}}

@@ -84,7 +84,7 @@ def recover(name: str, wiring: Wiring) -> LaneState:
 
 
 def take_out(name: str, wiring: Wiring) -> LaneState:
-    """Take a lane out of service: router, live release and the kept one go; stores, logs and the key stay."""
+    """Take a lane out of service: router, live release and the kept one go; stores, logs, key and history stay."""
     wiring.files.lane(name)
     with wiring.files.owning(name, "stop"):
         lane = wiring.files.lane(name)
@@ -97,7 +97,9 @@ def take_out(name: str, wiring: Wiring) -> LaneState:
         for release in there.values():
             wiring.engines.put_away(release)
             wiring.reached("put-away")
-        wiring.files.drop(lane)
+        last = lane.live or lane.previous
+        wiring.files.drop(lane if last is None else lane.model_copy(update={"history": lane.noted(
+            _entry(wiring, last, Outcome.STOPPED, "the lane was taken out of service"))}))
         return lane
 
 

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from ninfer_lifecycle.errors import ExitCode, HostError, NinferError, UsageError
 from ninfer_lifecycle.hosts.facts import boot_id, process_start_ticks, utc_now
 from ninfer_lifecycle.receipts.store import write_atomic
-from ninfer_lifecycle.releases.records import LANE_PATTERN, LaneState, Owner, ReleaseState
+from ninfer_lifecycle.releases.records import LANE_PATTERN, Entry, LaneState, Owner, ReleaseState
 from ninfer_lifecycle.text import did_you_mean
 
 
@@ -94,13 +94,26 @@ class ReleaseFile:
             return written
 
     def drop(self, lane: LaneState) -> None:
-        """Forget a lane, under the same condition."""
+        """Forget a lane but for its history, under the same condition."""
         with self._writing():
             state = self.read()
             found = state.lanes[lane.name].revision if lane.name in state.lanes else 0
             if found != lane.revision:
                 raise SwapError(lane.name, lane.revision, found)
-            self._write(state, {name: item for name, item in state.lanes.items() if name != lane.name})
+            self._write(state.model_copy(update={"out_of_service": {
+                **state.out_of_service, **({lane.name: lane.history} if lane.history else {})}}),
+                {name: item for name, item in state.lanes.items() if name != lane.name})
+
+    def history(self, lane: str | None = None) -> tuple[tuple[str, Entry], ...]:
+        """What became of every change, oldest first, each with its lane; of one lane, or of all that there ever were.
+
+        UsageError for a lane that never was.
+        """
+        histories = self.read().histories()
+        if lane is not None and lane not in histories:
+            self.lane(lane)
+        found = [(name, entry) for name, entries in histories.items() for entry in entries if lane in {None, name}]
+        return tuple(sorted(found, key=lambda one: one[1].at))
 
     def folder(self, lane: str) -> Path:
         """Where a lane keeps its files; made when it is not there. UsageError for a name that is none."""
@@ -167,5 +180,6 @@ class ReleaseFile:
             yield
 
     def _write(self, state: ReleaseState, lanes: dict[str, LaneState]) -> None:
-        new = state.model_copy(update={"revision": state.revision + 1, "lanes": lanes})
+        gone = {name: entries for name, entries in state.out_of_service.items() if name not in lanes}
+        new = state.model_copy(update={"revision": state.revision + 1, "lanes": lanes, "out_of_service": gone})
         write_atomic(self.path, new.model_dump_json(indent=1).encode() + b"\n")

@@ -68,6 +68,10 @@ def test_a_lane_from_its_first_release_to_its_end(place: World) -> None:
     gone = ninfer("rollback", LANE)
     assert (gone.code, "there is no lane 'front'" in gone.err) == (2, True)
     assert ninfer("release", "status").out.startswith("there is no lane")
+    assert [entry["outcome"] for entry in document(ninfer("release", "history", LANE, "--json"))] == [
+        "promoted", "promoted", "rolled-back", "stopped"]
+    assert promoting(place, "one").code == 0
+    assert ninfer("release", "history").out.count("\n") == 5, "a lane that comes again goes on with its history"
 
 
 def test_a_failed_promotion_says_its_stage_and_that_the_incumbent_serves(place: World) -> None:
@@ -109,8 +113,11 @@ def test_a_lane_whose_engine_died_is_told_as_such_with_exit_1(place: World) -> N
     assert live is not None and live.engine is not None
     os.kill(pid_of(live.engine.handle), signal.SIGKILL)
     ran = ninfer("release", "status", "--json")
-    assert (ran.code, document(ran)[0]["engineWell"], document(ran)[0]["serving"]) == (1, False, False)
-    assert "DOES NOT SERVE" in ninfer("release", "status").out
+    seen = document(ran)[0]
+    assert (ran.code, seen["engineWell"], seen["serving"]) == (1, False, False)
+    assert seen["engineFault"].startswith("its engine has ended")
+    told = ninfer("release", "status").out
+    assert "DOES NOT SERVE" in told and "its engine has ended" in told
     assert ninfer("release", "recover").code == 0
     assert ninfer("release", "status").code == 0
 

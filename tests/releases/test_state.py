@@ -44,6 +44,22 @@ def test_lanes_do_not_hinder_each_other(tmp_path: Path) -> None:
     assert list(files.read().lanes) == ["b"]
 
 
+def test_histories_are_told_in_the_order_of_their_time_and_outlive_their_lanes(tmp_path: Path) -> None:
+    files = ReleaseFile(tmp_path)
+    times = {"a": ("01", "04"), "b": ("02", "03")}
+    for name, days in times.items():
+        entries = tuple(entry(name).model_copy(update={"at": f"2026-01-{day}T00:00:00Z"}) for day in days)
+        files.swap(LaneState(name=name, port=1, history=entries))
+    assert [name for name, _ in files.history()] == ["a", "b", "b", "a"]
+    files.drop(files.lane("a"))
+    assert [name for name, _ in files.history()] == ["a", "b", "b", "a"]
+    assert [one.at[8:10] for _, one in files.history("a")] == ["01", "04"]
+    files.swap(LaneState(name="a", port=1, history=files.read().out_of_service["a"]))
+    assert (len(files.history()), files.read().out_of_service) == (4, {})
+    with pytest.raises(UsageError, match="there is no lane 'c'"):
+        files.history("c")
+
+
 def test_of_writers_at_once_each_revision_has_one_winner(tmp_path: Path) -> None:
     ReleaseFile(tmp_path).swap(LaneState(name="a", port=1))
     children = []
