@@ -54,7 +54,7 @@ def create_options(spec: EngineSpec, asked: Asked) -> dict[str, Any]:
         "read_only": True,
         "cap_drop": ["ALL"],
         "security_opt": list(_security(limits)),
-        "tmpfs": {"/tmp": _tmpfs(limits)},  # noqa: S108  # inside
+        "tmpfs": {"/tmp": tmpfs_of(limits)},  # noqa: S108  # inside
         "mounts": [{"Type": "bind", "Source": item.source, "Target": item.target, "ReadOnly": item.read_only}
                    for item in asked.mounts],
         "ports": {f"{ENGINE_PORT}/tcp": ("127.0.0.1", asked.port) if asked.port else ("127.0.0.1",)},
@@ -89,7 +89,8 @@ def _seccomp_text(file: Path) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _tmpfs(limits: Limits) -> str:
+def tmpfs_of(limits: Limits) -> str:
+    """Options of the file system in memory that a container has at /tmp."""
     return f"rw,nosuid,nodev,size={limits.tmpfs_bytes or TMPFS_BYTES},mode=1777{',exec' if limits.gpus else ''}"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import jinja2
 
-from ninfer_lifecycle.errors import UsageError
+from ninfer_lifecycle.errors import HostError, UsageError
+from ninfer_lifecycle.hosts.swarm.service import refuse_what_a_swarm_cannot_say
 from ninfer_lifecycle.render.deployment import Deployment
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -24,6 +25,14 @@ class Kind(StrEnum):
 
 def render(kind: Kind, deployment: Deployment) -> str:
     """The file's text. The same deployment gives the same bytes. Raises UsageError for what the kind cannot say."""
+    if kind is Kind.SWARM:
+        try:
+            refuse_what_a_swarm_cannot_say(deployment.limits)
+        except HostError as error:
+            raise UsageError(error.message, error.advice) from error
+    if kind is Kind.SYSTEMD and deployment.limits.seccomp is not None:
+        raise UsageError("a unit of systemd takes no seccomp profile in Docker's form", "render systemd-docker, or "
+                         "leave host.seccomp out")
     needs_digest = kind is Kind.SWARM and deployment.image.startswith("sha256:")
     if needs_digest:
         raise UsageError("a swarm needs an image that its nodes can pull; the lock knows this machine's image id only",

@@ -29,13 +29,19 @@ host: {kind: docker, memory: 64g, cpus: 3.5, shm: 1g, gpus: [GPU-1, GPU-2], read
 probes: {sizes: [57853]}
 """.replace("MODEL", "a" * 64).replace("IMAGE", "d" * 64)
 ALL_GPUS = GPUS.replace("two-gpus", "all-gpus").replace("[GPU-1, GPU-2]", "all").replace("some model", "m")
-PROFILES = {"plain": PLAIN, "two-gpus": GPUS, "all-gpus": ALL_GPUS}
+LIMITS = PLAIN.replace("plain", "limits").replace(
+    "probes:", "host: {memory: 1g, tmpfs: 64m, shm: 32m, ulimits: {nofile: 65536, memlock: -1}}\nprobes:")
+BOXED = GPUS.replace("two-gpus", "boxed").replace(
+    "shm: 1g", "shm: 1g, runtime: nvidia, seccomp: /etc/ninfer/seccomp.json, ulimits: {memlock: -1}")
+"""With what only a container of one machine can be told."""
+PROFILES = {"plain": PLAIN, "two-gpus": GPUS, "all-gpus": ALL_GPUS, "limits": LIMITS}
+ON_ONE_MACHINE = (Kind.COMPOSE, Kind.SYSTEMD_DOCKER)
 
 
 def deployment(name: str, folder: Path, *, locked: bool = True, image: str | None = None) -> Deployment:
     """A profile on /srv/model, with its lock where `locked`. image: the lock's image id."""
     path = folder / f"{name}.yaml"
-    path.write_text(PROFILES[name])
+    path.write_text({**PROFILES, "boxed": BOXED}[name])
     profile = load_profile(str(path)).profile
     lock: ProfileLock | None = lock_profile(profile, profile.model.sha256 or "b" * 64, image or "sha256:" + "e" * 64,
                                             None) if locked else None
@@ -46,12 +52,16 @@ def deployment(name: str, folder: Path, *, locked: bool = True, image: str | Non
 def cases(folder: Path) -> dict[str, str]:
     """Every golden file by name."""
     made = {}
-    for name in PROFILES:
-        for kind in Kind:
-            locked = name != "plain"
-            suffix = "service" if kind.value.startswith("systemd") else "yaml"
-            made[f"{name}.{kind.value}.{suffix}"] = render(kind, deployment(name, folder, locked=locked))
+    wanted = [(name, kind) for name in PROFILES for kind in Kind] + [("boxed", kind) for kind in ON_ONE_MACHINE]
+    for name, kind in wanted:
+        suffix = "service" if kind.value.startswith("systemd") else "yaml"
+        made[f"{name}.{kind.value}.{suffix}"] = render(kind, deployment(name, folder, locked=is_locked(name)))
     return made
+
+
+def is_locked(name: str) -> bool:
+    """Whether a profile is rendered with a lock: where no repository digest names the image, a swarm takes none."""
+    return name not in {"plain", "limits"}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from needed import needed
-from render_cases import GOLDEN, PROFILES, cases, deployment
+from render_cases import BOXED, GOLDEN, PROFILES, cases, deployment, is_locked
 
 from ninfer_lifecycle.errors import UsageError
 from ninfer_lifecycle.profiles.loader import load_profile
@@ -36,7 +36,7 @@ def test_files_are_byte_for_byte_as_written_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_docker_compose_takes_the_file_and_reads_what_was_meant(name: str, tmp_path: Path) -> None:
-    made = deployment(name, tmp_path, locked=name != "plain")
+    made = deployment(name, tmp_path, locked=is_locked(name))
     file = tmp_path / "compose.yaml"
     file.write_text(render(Kind.COMPOSE, made))
     done = run(needed("docker-compose"), "-f", str(file), "config")
@@ -49,14 +49,52 @@ def test_docker_compose_takes_the_file_and_reads_what_was_meant(name: str, tmp_p
     sources = {item["target"]: (item["source"], item.get("read_only", False)) for item in engine["volumes"]}
     assert sources["/model"] == (made.places.model_dir, True)
     devices = engine.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
-    assert bool(devices) is bool(made.gpus)
+    assert bool(devices) is bool(made.limits.gpus)
     if name == "two-gpus":
         assert devices[0]["device_ids"] == ["GPU-1", "GPU-2"]
+    if name == "limits":
+        assert engine["ulimits"] == {"nofile": {"soft": 65536, "hard": 65536}, "memlock": {"soft": -1, "hard": -1}}
+        assert f"size={64 * 2**20}," in engine["tmpfs"][0]
+
+
+def test_compose_is_told_runtime_and_seccomp_and_then_requests_no_device(tmp_path: Path) -> None:
+    (tmp_path / "seccomp.json").write_text('{"defaultAction": "SCMP_ACT_ALLOW"}')
+    text = render(Kind.COMPOSE, deployment("boxed", tmp_path))
+    file = tmp_path / "compose.yaml"
+    file.write_text(text.replace("/etc/ninfer/seccomp.json", str(tmp_path / "seccomp.json")))
+    done = run(needed("docker-compose"), "-f", str(file), "config")
+    assert done.returncode == 0, done.stderr
+    engine = yaml.safe_load(done.stdout)["services"]["engine"]
+    assert (engine["runtime"], engine["environment"]["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "GPU-1,GPU-2")
+    assert any("seccomp" in option for option in engine["security_opt"])
+    assert "devices" not in str(engine.get("deploy", {}))
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    (Kind.SWARM, "a service of a swarm cannot carry a seccomp profile"), (Kind.SYSTEMD, "no seccomp profile")])
+def test_what_a_kind_cannot_say_is_refused_and_not_left_out(tmp_path: Path, kind: Kind, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        render(kind, deployment("boxed", tmp_path))
+    assert "leave host.seccomp out" in caught.value.advice
+    assert "seccomp" in BOXED
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"model_dir": "models/tiny"}, "the model at models/tiny: not an absolute path"),
+    ({"key_file": "api.key"}, "the key file at api.key: not an absolute path"),
+    ({"address": "a:b"}, "a:b is no address"), ({"address": "localhost"}, "localhost is no address")])
+def test_a_place_that_another_machine_would_read_otherwise_is_refused(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Places(**{"model_dir": "/srv/m", **changes})
+
+
+def test_an_address_of_ipv6_is_published_in_brackets() -> None:
+    assert Places("/srv/m", address="::1", port=81).published == "[::1]:81"
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_dockers_stack_parser_takes_the_swarm_file_and_reads_what_was_meant(name: str, tmp_path: Path) -> None:
-    made = deployment(name, tmp_path, locked=name != "plain")
+    made = deployment(name, tmp_path, locked=is_locked(name))
     file = tmp_path / "stack.yaml"
     file.write_text(render(Kind.SWARM, made))
     docker = needed("docker.io", "docker")
@@ -71,13 +109,13 @@ def test_dockers_stack_parser_takes_the_swarm_file_and_reads_what_was_meant(name
     assert engine["deploy"]["update_config"]["failure_action"] == "rollback"
     reserved = engine["deploy"].get("resources", {}).get("reservations", {})
     specs = [item["discrete_resource_spec"] for item in reserved.get("generic_resources", ())]
-    assert specs == ([{"kind": "NVIDIA-GPU", "value": 2 if name == "two-gpus" else 1}] if made.gpus else [])
+    assert specs == ([{"kind": "NVIDIA-GPU", "value": 2 if name == "two-gpus" else 1}] if made.limits.gpus else [])
 
 
 @pytest.mark.parametrize("kind", [Kind.SYSTEMD, Kind.SYSTEMD_DOCKER])
 @pytest.mark.parametrize("name", PROFILES)
 def test_systemd_finds_nothing_wrong_with_the_unit(name: str, kind: Kind, tmp_path: Path) -> None:
-    made = deployment(name, tmp_path, locked=name != "plain")
+    made = deployment(name, tmp_path, locked=is_locked(name))
     text = render(kind, made).replace(made.places.program, sys.executable).replace("BindsTo=docker.service\n", "")
     text = text.replace("After=docker.service\n", "")  # this machine's daemon may be no service of systemd
     unit = tmp_path / f"ninfer-{name}.service"
