@@ -276,6 +276,13 @@ def test_no_daemon_at_all_is_an_error_at_once(tmp_path: Path) -> None:
     assert caught.value.exit_code is ExitCode.INCONCLUSIVE
 
 
+def test_a_daemon_over_ssh_is_refused_with_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://ops@far")
+    with pytest.raises(NoDaemonError, match="over ssh cannot be used from here: ssh://ops@far") as caught:
+        SdkDaemon()
+    assert "run the tool there" in caught.value.advice
+
+
 def test_what_the_daemon_refuses_to_remove_keeps_nothing_else_and_is_told(daemon: Start, spec: EngineSpec) -> None:
     fake = daemon(Fault.REFUSES_TO_REMOVE)
     with pytest.raises(HostError, match="device or resource busy"), host(fake) as place:

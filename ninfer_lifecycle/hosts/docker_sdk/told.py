@@ -25,7 +25,7 @@ def told(where: object, action: str) -> Iterator[None]:
         words = str(error.explanation or error)
         raise HostError(f"cannot {action}: {words}", advice_on(words)) from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
-        reason = "it does not answer in time" if _is_timeout(error) else str(error)
+        reason = "it does not answer in time" if _is_timeout(error) else _of_the_system(error) or str(error)
         _forget_frames(error)
         advice = ("you may not use its socket: join the group that owns it" if "Permission denied" in reason else
                   "start it, or point DOCKER_HOST at one that runs; `--host process` needs none")
@@ -53,6 +53,15 @@ def _forget_frames(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
+
+
+def _of_the_system(error: BaseException | None) -> str | None:
+    """What the system said, below the libraries' wrappings; None where it said nothing."""
+    found = None
+    while error is not None:
+        found = (error.strerror if isinstance(error, OSError) else None) or found
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def _is_timeout(error: BaseException) -> bool:
