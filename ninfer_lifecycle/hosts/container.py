@@ -76,10 +76,11 @@ def create_options(spec: EngineSpec, asked: Asked) -> dict[str, Any]:
 def _security(limits: Limits) -> tuple[str, ...]:
     """Without a profile the daemon's own applies; the text of one travels with the request, not its path."""
     options = ("no-new-privileges:true",)
-    return options if limits.seccomp is None else (*options, f"seccomp={_seccomp_text(limits.seccomp)}")
+    return options if limits.seccomp is None else (*options, f"seccomp={seccomp_text(limits.seccomp)}")
 
 
-def _seccomp_text(file: Path) -> str:
+def seccomp_text(file: Path) -> str:
+    """The profile in a file, as the daemon takes it. HostError when it is none."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         document["defaultAction"]

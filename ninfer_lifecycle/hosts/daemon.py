@@ -36,7 +36,10 @@ class ImageMissingError(HostError):
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """What a daemon says of itself. system_time: RFC 3339. local: reached through a socket of this machine."""
+    """What a daemon says of itself. system_time: RFC 3339. local: reached through a socket of this machine.
+
+    no_manager: why it manages no swarm, in words; None when it does.
+    """
 
     version: str
     api_version: str
@@ -47,6 +50,7 @@ class DaemonFacts:
     system_time: str
     memory_bytes: int
     local: bool
+    no_manager: str | None = "its swarm is inactive"
 
 
 @dataclass(frozen=True, slots=True)

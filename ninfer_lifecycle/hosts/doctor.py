@@ -13,9 +13,10 @@ import ninfer_lifecycle
 from ninfer_lifecycle.errors import HostError, NinferError
 from ninfer_lifecycle.hosts.base import HostKind
 from ninfer_lifecycle.hosts.daemon import Daemon, DaemonFacts, ImageMissingError
+from ninfer_lifecycle.hosts.doctor_box import box_findings
 from ninfer_lifecycle.hosts.doctor_gpu import gpu_findings, wants_gpu
 from ninfer_lifecycle.hosts.doctor_room import room_findings
-from ninfer_lifecycle.hosts.findings import Finding, ok, problem, size_text, unknown, warning
+from ninfer_lifecycle.hosts.findings import Finding, Level, ok, problem, unknown, warning
 from ninfer_lifecycle.hosts.machine import THIS_MACHINE, Machine
 from ninfer_lifecycle.hosts.model_digest import model_digest
 from ninfer_lifecycle.hosts.mounts import check_readable, container_user
@@ -68,13 +69,18 @@ class Doctor:
                     yield from self._daemon(facts)
             if asked is None:
                 return
+            lacking = 0
             if asked.kind != "process":
-                yield self._image(asked, daemon, facts)
+                image = self._image(asked, daemon, facts)
+                yield image
+                yield from box_findings(asked.profile, asked.kind, facts)
+                if image.level is Level.PROBLEM:
+                    lacking = _IMAGE_BYTES["gpu" if wants_gpu(asked.profile) else "cpu"]
             else:
                 yield self._engine()
             yield from self._port(asked)
             yield from self._model(asked)
-            yield from room_findings(asked.profile, asked.run_dir, facts, self.machine)
+            yield from room_findings(asked.profile, asked.run_dir, facts, self.machine, lacking)
             yield from gpu_findings(asked.profile, asked.kind, facts, self.machine)
         finally:
             if daemon is not None:
@@ -117,11 +123,7 @@ class Doctor:
         try:
             found = daemon.image(reference)
         except ImageMissingError as error:
-            need = _IMAGE_BYTES["gpu" if wants_gpu(asked.profile) else "cpu"]
-            room = self.machine.free_disk(facts.data_root) if facts.local else None
-            short = room is not None and room < need
-            more = f"; it takes about {size_text(need)} and {size_text(room or 0)} are free" if short else ""
-            return problem("image", error.message + more, error.advice)
+            return problem("image", error.message, error.advice)
         except HostError as error:
             return unknown("image", error.message, error.advice)
         if asked.profile.image.digest is None:
@@ -185,3 +187,4 @@ class Doctor:
             return problem("model", f"{path} has sha256 {found} and the profile names {named}",
                            "get the model that was qualified, or set model.sha256 and qualify again")
         return ok("model", f"{path} has the digest that the profile names")
+

@@ -23,25 +23,19 @@ def gpu_findings(profile: Profile, kind: HostKind, facts: DaemonFacts | None, ma
     if not wants_gpu(profile):
         yield ok("gpu", "none is asked for")
         return
-    if kind != "process" and facts is not None:
-        yield from _runtime(profile, facts)
+    if kind != "process" and facts is not None and profile.host.runtime is None:
+        yield _default_runtime(facts)
     if facts is not None and not facts.local:
         yield unknown("gpu", "the daemon's machine is not this one", "run `ninfer doctor` there")
         return
     yield _devices(profile, machine.gpus())
 
 
-def _runtime(profile: Profile, facts: DaemonFacts) -> Iterator[Finding]:
-    wanted = profile.host.runtime
-    if wanted is not None and wanted not in facts.runtimes:
-        yield problem("gpu runtime", f"the daemon has no runtime {wanted} (it has {', '.join(facts.runtimes)})",
-                      "install the NVIDIA container toolkit and run `nvidia-ctk runtime configure`, or leave "
-                      "host.runtime out")
-    elif "nvidia" not in facts.runtimes:
-        yield warning("gpu runtime", "the daemon names no nvidia runtime; it may still hand GPUs on by a hook",
-                      "if the start fails with 'could not select device driver', install the NVIDIA container toolkit")
-    else:
-        yield ok("gpu runtime", "the daemon has the nvidia runtime")
+def _default_runtime(facts: DaemonFacts) -> Finding:
+    if "nvidia" not in facts.runtimes:
+        return warning("gpu runtime", "the daemon names no nvidia runtime; it may still hand GPUs on by a hook",
+                       "if the start fails with 'could not select device driver', install the NVIDIA container toolkit")
+    return ok("gpu runtime", "the daemon has the nvidia runtime")
 
 
 def _devices(profile: Profile, found: tuple[Gpu, ...] | None) -> Finding:

@@ -9,7 +9,7 @@ from ninfer_lifecycle.hosts.doctor_gpu import gpu_memory, wants_gpu
 from ninfer_lifecycle.hosts.findings import Finding, ok, problem, size_text, unknown, warning
 from ninfer_lifecycle.hosts.machine import Machine
 from ninfer_lifecycle.hosts.model_digest import weight_numbers
-from ninfer_lifecycle.hosts.needs import GENERATIONS, Need, need_of, session_bytes, store_bytes
+from ninfer_lifecycle.hosts.needs import GENERATIONS, OVERHEAD_BYTES, Need, need_of, session_bytes, store_bytes
 from ninfer_lifecycle.profiles.schema import Profile
 from ninfer_lifecycle.simulate.shapes import TINY, ModelShapes, shapes_of
 
@@ -18,8 +18,11 @@ TINY_WEIGHTS = 4_000_000
 _LOWER = "lower host-kv-mib, host-state-slots and kv-capacity (`ninfer size` says what they serve), or give it more"
 
 
-def room_findings(profile: Profile, run_dir: Path, facts: DaemonFacts | None, machine: Machine) -> Iterator[Finding]:
-    """Memory of the machine and of its GPUs, the store's quota, and the disks. facts: of the daemon, if one is used."""
+def room_findings(profile: Profile, run_dir: Path, facts: DaemonFacts | None, machine: Machine, image_bytes: int = 0
+                  ) -> Iterator[Finding]:
+    """Memory of the machine and of its GPUs, the store's quota, and the disks. facts: of the daemon, if one is used.
+    image_bytes: what the image will take that the daemon does not hold yet.
+    """
     try:
         shapes, numbers = model_facts(profile)
     except (UsageError, OSError) as error:
@@ -28,7 +31,7 @@ def room_findings(profile: Profile, run_dir: Path, facts: DaemonFacts | None, ma
         return
     on_gpu = wants_gpu(profile)
     need = need_of(profile.flags, shapes, numbers, on_gpu)
-    yield _memory(profile, need, on_gpu, _free_memory(facts, machine))
+    yield _memory(profile, need, on_gpu, facts, machine)
     if on_gpu and (facts is None or facts.local):
         yield _gpu_memory(need, gpu_memory(profile, machine.gpus()))
     yield _quota(profile, shapes, on_gpu)
@@ -37,27 +40,28 @@ def room_findings(profile: Profile, run_dir: Path, facts: DaemonFacts | None, ma
         return
     least = GENERATIONS * session_bytes(profile.flags, shapes, on_gpu) + LOG_BYTES
     full = store_bytes(profile.flags, shapes, need, on_gpu) + LOG_BYTES
-    yield _disk("disk", run_dir, machine.free_disk(run_dir), full, least)
     if facts is not None and facts.local and facts.data_root.exists():
-        yield _disk("daemon disk", facts.data_root, machine.free_disk(facts.data_root), LOG_BYTES, LOG_BYTES)
+        image = LOG_BYTES + image_bytes
+        if machine.same_disk(run_dir, facts.data_root):
+            least, full = least + image, full + image
+        else:
+            yield _disk("daemon disk", facts.data_root, machine.free_disk(facts.data_root), image, image)
+    yield _disk("disk", run_dir, machine.free_disk(run_dir), full, least)
 
 
-def _free_memory(facts: DaemonFacts | None, machine: Machine) -> int | None:
-    return machine.available_memory() if facts is None or facts.local else facts.memory_bytes
-
-
-def _memory(profile: Profile, need: Need, on_gpu: bool, free: int | None) -> Finding:
+def _memory(profile: Profile, need: Need, on_gpu: bool, facts: DaemonFacts | None, machine: Machine) -> Finding:
     whole = _whole(need, on_gpu)
-    rest = ", pinned" if on_gpu else f", everything else {size_text(need.device)}"
-    told = f"{size_text(whole)} are needed (host tier {size_text(need.host)}{rest})"
+    tier = f"host tier {size_text(need.host)}{', pinned' if on_gpu else ''}"
+    told = f"{size_text(whole)} are needed ({tier}, everything else {size_text(whole - need.host)})"
     limit = profile.host.memory
     if limit is not None and limit < whole:
         return problem("memory", f"{told} and host.memory is {size_text(limit)}", _LOWER)
-    if free is None:
+    here = facts is None or facts.local
+    room = machine.available_memory() if here else facts.memory_bytes if facts else None
+    if room is None:
         return unknown("memory", f"{told}; this machine does not say how much is free", "look at it by hand (free)")
-    if free < whole:
-        return problem("memory", f"{told} and {size_text(free)} are free", _LOWER)
-    return ok("memory", f"{told} and {size_text(free)} are free")
+    told += f" and {size_text(room)} are free" if here else f" and the daemon's machine has {size_text(room)} in all"
+    return ok("memory", told) if room >= whole else problem("memory", told, _LOWER)
 
 
 def computed_need(profile: Profile) -> int | None:
@@ -72,8 +76,8 @@ def computed_need(profile: Profile) -> int | None:
 
 
 def _whole(need: Need, on_gpu: bool) -> int:
-    """On a GPU the pinned host tier alone, else everything."""
-    return need.host + (0 if on_gpu else need.device)
+    """On a GPU the pinned host tier and what the process itself takes, else everything."""
+    return need.host + (OVERHEAD_BYTES if on_gpu else need.device)
 
 
 def _gpu_memory(need: Need, size: int | None) -> Finding:

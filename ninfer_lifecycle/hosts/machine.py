@@ -42,16 +42,24 @@ def gpus_here() -> tuple[Gpu, ...] | None:
 
 def free_disk(path: Path) -> int:
     """Bytes that are free where `path` is, or where it would be made."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
+    return shutil.disk_usage(_there(path)).free
+
+
+def same_disk(left: Path, right: Path) -> bool:
+    """Whether both lie, or would be made, on one file system."""
+    return _there(left).stat().st_dev == _there(right).stat().st_dev
 
 
 def can_write(path: Path) -> bool:
     """Whether `path` can be written, or be made."""
+    return os.access(_there(path), os.W_OK | os.X_OK)
+
+
+def _there(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
     while not path.exists():
         path = path.parent
-    return os.access(path, os.W_OK | os.X_OK)
+    return path
 
 
 def has_module(name: str) -> bool:
@@ -64,6 +72,7 @@ class Machine:
     """The effects of a preflight: all of them only look. unix_s: this machine's clock."""
 
     free_disk: Callable[[Path], int] = free_disk
+    same_disk: Callable[[Path, Path], bool] = same_disk
     can_write: Callable[[Path], bool] = can_write
     available_memory: Callable[[], int | None] = available_memory
     gpus: Callable[[], tuple[Gpu, ...] | None] = gpus_here

@@ -11,8 +11,8 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.simulate.shapes import KV_BYTES, ModelShapes
 
 OVERHEAD_BYTES = 2**30
-"""Interpreter, torch, a CUDA context, and activations of one prefill chunk. An estimate: a container of the tiny model
-at the published sizes was seen at 0.9 GiB beside its pools."""
+"""Interpreter, torch, a CUDA context, and activations of one prefill chunk; with a GPU so much on either side. An
+estimate: a container of the tiny model at the published sizes was seen at 0.9 GiB beside its pools."""
 GENERATIONS = 2
 """A save is written whole beside the one that it replaces."""
 _DEFAULT_FORKS = 4

@@ -17,19 +17,20 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.daemon import Daemon, DaemonFacts, ImageFacts, ImageMissingError, NoDaemonError
 from ninfer_lifecycle.hosts.doctor import Asked, Doctor
-from ninfer_lifecycle.hosts.doctor_room import computed_need
+from ninfer_lifecycle.hosts.doctor_room import LOG_BYTES, computed_need
 from ninfer_lifecycle.hosts.findings import Finding, Level, exit_code_of, ok, problem, unknown, warning
 from ninfer_lifecycle.hosts.machine import Gpu, Machine
 from ninfer_lifecycle.hosts.model_digest import model_digest, weight_numbers
-from ninfer_lifecycle.hosts.needs import need_of, session_bytes, store_bytes
+from ninfer_lifecycle.hosts.needs import OVERHEAD_BYTES, need_of, session_bytes, store_bytes
 from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.schema import Profile
 from ninfer_lifecycle.qualify.models import ensure_model
-from ninfer_lifecycle.simulate.shapes import HYBRID_27B
+from ninfer_lifecycle.simulate.shapes import HYBRID_27B, TINY
 
 NOW = datetime(2026, 12, 2, tzinfo=UTC).timestamp() + 10**6
 GIB = 2**30
-HEALTHY = Machine(free_disk=lambda _: 10**12, can_write=lambda _: True, available_memory=lambda: 10**12,
+HEALTHY = Machine(free_disk=lambda _: 10**12, same_disk=lambda *_: False, can_write=lambda _: True,
+                  available_memory=lambda: 10**12,
                   gpus=lambda: (Gpu("GPU-1", 80 * GIB), Gpu("GPU-2", 24 * GIB)), port_is_free=lambda _: True,
                   free_port=lambda: 4711, unix_s=lambda: NOW, has_module=lambda _: True)
 FACTS = DaemonFacts("20.10", "1.41", "overlay2", "2", Path("/nowhere"), ("nvidia", "runc"),
@@ -106,7 +107,10 @@ GPU: dict[str, Any] = {"flags": {"device": "cuda"}, "host": {"gpus": "all"}}
     ("gpu", {"flags": {"device": "cuda"}}, HEALTHY, None),
     ("gpu", GPU, replace(HEALTHY, gpus=lambda: None), None),
     ("gpu", {"host": {"gpus": ("GPU-9",)}, "flags": {"device": "auto"}}, HEALTHY, None),
-    ("gpu runtime", {**GPU, "host": {"gpus": "all", "runtime": "crun"}}, HEALTHY, None),
+    ("runtime", {**GPU, "host": {"gpus": "all", "runtime": "nvidia"}}, HEALTHY, ToldDaemon(
+        replace(FACTS, runtimes=("runc",)))),
+    ("runtime", {"host": {"runtime": "crun"}}, HEALTHY, None),
+    ("seccomp", {"host": {"seccomp": "/nowhere.json"}}, HEALTHY, None),
     ("gpu memory", GPU, replace(HEALTHY, gpus=lambda: (Gpu("GPU-1", 2**29),)), None),
 ])
 def test_each_lack_is_a_problem_with_a_remedy(check: str, changes: dict[str, Any], machine: Machine,
@@ -114,6 +118,60 @@ def test_each_lack_is_a_problem_with_a_remedy(check: str, changes: dict[str, Any
     found = examine(profile_with(**changes), machine=machine, daemon=daemon, port=4711)
     assert found[check].level is Level.PROBLEM and found[check].remedy
     assert exit_code_of(found.values()) is ExitCode.FAILED
+
+
+@pytest.mark.parametrize(("check", "host", "no_manager", "words"), [
+    ("swarm", {}, "its swarm is inactive", "no swarm manager: its swarm is inactive"),
+    ("swarm", {}, "it is a worker", "it is a worker"),
+    ("swarm service", {"runtime": "nvidia"}, None, "cannot choose a runtime"),
+    ("swarm service", {"seccomp": "/x.json"}, None, "cannot carry a seccomp profile")])
+def test_what_a_swarm_lacks_or_cannot_say_is_a_problem_before_anything_starts(
+    check: str, host: dict[str, Any], no_manager: str | None, words: str
+) -> None:
+    found = examine(profile_with(host=host), "swarm", daemon=ToldDaemon(replace(FACTS, no_manager=no_manager)))
+    assert found[check].level is Level.PROBLEM and words in found[check].message and found[check].remedy
+    well = examine(profile_with(), "swarm", daemon=ToldDaemon(replace(FACTS, no_manager=None)))
+    assert well["swarm"].level is Level.OK and "swarm service" not in well
+
+
+def test_room_is_kept_for_two_generations_and_for_an_image_that_is_yet_to_come(tmp_path: Path) -> None:
+    profile, facts = profile_with(), replace(FACTS, data_root=tmp_path)
+    session = session_bytes(profile.flags, TINY, on_gpu=False)
+    least, image = 2 * session + LOG_BYTES, LOG_BYTES + 2 * GIB
+
+    def disk(free: int, *, together: bool, images: dict[str, str] | None = None) -> tuple[Level, ...]:
+        machine = replace(HEALTHY, free_disk=lambda _: free, same_disk=lambda *_: together)
+        found = examine(profile, machine=machine, daemon=ToldDaemon(facts, images))
+        return tuple(found[name].level for name in ("disk", "daemon disk") if name in found)
+
+    assert disk(least, together=False)[0] is Level.WARNING and disk(least - 1, together=False)[0] is Level.PROBLEM
+    assert disk(image, together=False, images={})[1] is Level.OK
+    assert disk(image - 1, together=False, images={})[1] is Level.PROBLEM
+    assert disk(least + image, together=True, images={}) != (Level.PROBLEM,)
+    assert disk(least + image - 1, together=True, images={}) == (Level.PROBLEM,)
+
+
+def test_a_quota_has_to_hold_two_generations_of_the_longest_session() -> None:
+    needed = -(-2 * session_bytes(profile_with().flags, TINY, on_gpu=False) >> 20)
+    for quota, level in ((needed, Level.OK), (needed - 1, Level.PROBLEM)):
+        found = examine(profile_with(flags={"session_checkpoint_quota_mib": quota}))["store quota"]
+        assert found.level is level, quota
+    assert f"set session-checkpoint-quota-mib to {needed} or more" in found.remedy
+
+
+def test_with_a_gpu_the_machines_memory_holds_the_pinned_host_tier_and_the_process() -> None:
+    flags = {"device": "cuda", "host_kv_mib": 4096, "host_state_slots": 8}
+    profile = profile_with(flags=flags, host={"gpus": "all", "memory": None})
+    need = 4096 * 2**20 + 8 * TINY.image_bytes + OVERHEAD_BYTES
+    assert computed_need(profile) == need
+    for free, level in ((need, Level.OK), (need - 1, Level.PROBLEM)):
+        found = examine(profile, machine=replace(HEALTHY, available_memory=lambda free=free: free))["memory"]
+        assert found.level is level and "host tier 4.0 GiB, pinned" in found.message
+
+
+def test_memory_of_a_daemon_elsewhere_is_told_as_what_it_is() -> None:
+    found = examine(profile_with(), daemon=ToldDaemon(replace(FACTS, local=False)))["memory"]
+    assert "the daemon's machine has 931.3 GiB in all" in found.message
 
 
 def test_the_computed_need_is_what_the_preflight_holds_against_what_is_free() -> None:

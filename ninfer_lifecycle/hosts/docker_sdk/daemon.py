@@ -16,11 +16,12 @@ from ninfer_lifecycle.hosts.daemon import (
     DaemonFacts,
     ImageFacts,
     ImageMissingError,
+    NoDaemonError,
     Owned,
     Said,
 )
 from ninfer_lifecycle.hosts.docker_sdk.client import Client, Stream
-from ninfer_lifecycle.hosts.docker_sdk.swarm import SdkSwarm
+from ninfer_lifecycle.hosts.docker_sdk.swarm import SdkSwarm, no_manager
 from ninfer_lifecycle.hosts.docker_sdk.told import advice_on, told
 from ninfer_lifecycle.hosts.ownership import TOOL_LABEL
 from ninfer_lifecycle.hosts.swarm.cluster import NoManagerError
@@ -39,7 +40,10 @@ class SdkDaemon:
 
     def __init__(self, base_url: str | None = None, timeout_s: float = API_TIMEOUT_S) -> None:
         where = {**docker.utils.kwargs_from_env(), **({"base_url": base_url} if base_url else {})}
-        self._where = where.get("base_url", "unix:///var/run/docker.sock")
+        self._where = str(where.get("base_url", "unix:///var/run/docker.sock"))
+        if self._where.startswith("ssh://"):
+            raise NoDaemonError(f"a Docker daemon over ssh cannot be used from here: {self._where}", "its engines' "
+                                "ports and files are there: run the tool there, as a fleet's place {ssh: ...} does")
         with told(self._where, "connect to the Docker daemon"):
             self._client = Client(timeout=timeout_s, version="auto", **where)
         self._api = self._client.api
@@ -58,7 +62,8 @@ class SdkDaemon:
             storage_driver=str(info.get("Driver", "")), cgroup_version=str(info.get("CgroupVersion", "1")),
             data_root=Path(info.get("DockerRootDir", "/var/lib/docker")),
             runtimes=tuple(sorted(info.get("Runtimes") or ())), system_time=str(info.get("SystemTime", "")),
-            memory_bytes=int(info.get("MemTotal", 0)), local=str(self._where).startswith(("unix:", "http+docker:")))
+            memory_bytes=int(info.get("MemTotal", 0)), local=self._where.startswith(("unix:", "http+docker:")),
+            no_manager=no_manager(info.get("Swarm") or {}))
 
     def image(self, reference: str) -> ImageFacts:
         """See Daemon."""

@@ -38,11 +38,10 @@ class SdkSwarm:
         """See Swarm. Raises NoManagerError for a daemon that is in no swarm or a worker in one."""
         with self._asked("ask the daemon for its swarm"):
             swarm = dict(self._api.info().get("Swarm") or {})
-        if not swarm.get("ControlAvailable"):
-            state = str(swarm.get("LocalNodeState") or "inactive")
+        if (words := no_manager(swarm)) is not None:
             if "manager" in str(swarm.get("Error")) or any(one in str(swarm.get("Error")) for one in _NO_QUORUM):
                 raise NoQuorumError(str(swarm.get("Error")))
-            raise NoManagerError("it is a worker" if state == "active" else f"its swarm is {state}")
+            raise NoManagerError(words)
         return NodeHere(str(swarm["NodeID"]), manages=True, address=str(swarm.get("NodeAddr") or ""))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -169,6 +168,14 @@ class SdkSwarm:
             if any(one in words for one in _NO_QUORUM):
                 raise NoQuorumError(words) from error
             raise
+
+
+def no_manager(swarm: Mapping[str, Any]) -> str | None:
+    """Why a daemon manages no swarm, from what it says of it; None when it does."""
+    if swarm.get("ControlAvailable"):
+        return None
+    state = str(swarm.get("LocalNodeState") or "inactive")
+    return "it is a worker" if state == "active" else f"its swarm is {state}"
 
 
 def _node(one: Mapping[str, Any]) -> Node:
