@@ -283,6 +283,15 @@ def test_a_daemon_over_ssh_is_refused_with_what_to_do_instead(monkeypatch: pytes
     assert "run the tool there" in caught.value.advice
 
 
+def test_certificates_that_are_not_there_are_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    with pytest.raises(NoDaemonError, match=f"no certificates to use in {tmp_path}") as caught:
+        SdkDaemon()
+    assert "ca.pem, cert.pem and key.pem" in caught.value.advice
+
+
 def test_what_the_daemon_refuses_to_remove_keeps_nothing_else_and_is_told(daemon: Start, spec: EngineSpec) -> None:
     fake = daemon(Fault.REFUSES_TO_REMOVE)
     with pytest.raises(HostError, match="device or resource busy"), host(fake) as place:

@@ -1,12 +1,13 @@
 """`Daemon` through the Docker SDK for Python: one call of ours, one or two of its own."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import docker
-from docker.errors import NotFound
+from docker.errors import NotFound, TLSParameterError
 
 from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.daemon import (
@@ -39,11 +40,8 @@ class SdkDaemon:
     """
 
     def __init__(self, base_url: str | None = None, timeout_s: float = API_TIMEOUT_S) -> None:
-        where = {**docker.utils.kwargs_from_env(), **({"base_url": base_url} if base_url else {})}
+        where = {**_from_environment(), **({"base_url": base_url} if base_url else {})}
         self._where = str(where.get("base_url", "unix:///var/run/docker.sock"))
-        if self._where.startswith("ssh://"):
-            raise NoDaemonError(f"a Docker daemon over ssh cannot be used from here: {self._where}", "its engines' "
-                                "ports and files are there: run the tool there, as a fleet's place {ssh: ...} does")
         with told(self._where, "connect to the Docker daemon"):
             self._client = Client(timeout=timeout_s, version="auto", **where)
         self._api = self._client.api
@@ -199,6 +197,20 @@ class SdkDaemon:
                 return call()
         except NotFound:
             raise ContainerGoneError(container) from None
+
+
+def _from_environment() -> dict[str, Any]:
+    """What DOCKER_HOST and its companions say. Raises NoDaemonError for what cannot be used from here."""
+    try:
+        where = dict(docker.utils.kwargs_from_env())
+    except TLSParameterError as error:
+        raise NoDaemonError("DOCKER_TLS_VERIFY is set, and there are no certificates to use in "
+                            f"{os.environ.get('DOCKER_CERT_PATH') or '~/.docker'}", "it must hold ca.pem, cert.pem and "
+                            "key.pem; DOCKER_CERT_PATH names another place") from error
+    if str(where.get("base_url", "")).startswith("ssh://"):
+        raise NoDaemonError(f"a Docker daemon over ssh cannot be used from here: {where['base_url']}", "its engines' "
+                            "ports and files are there: run the tool there, as a fleet's place {ssh: ...} does")
+    return where
 
 
 def _event(entry: Mapping[str, Any]) -> DaemonEvent:
