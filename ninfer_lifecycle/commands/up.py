@@ -11,8 +11,9 @@ import typer
 from ninfer_lifecycle.commands import completing
 from ninfer_lifecycle.commands.output import Json, print_json
 from ninfer_lifecycle.errors import ExitCode, NinferError, UsageError
-from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Host
+from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, GoneError, Host, HostFacts, RunningEngine
 from ninfer_lifecycle.hosts.choice import open_host, parse_kind
+from ninfer_lifecycle.hosts.mounts import forget_keys
 from ninfer_lifecycle.hosts.ownership import kept_labels
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.hosts.readiness import identity_difference
@@ -78,9 +79,7 @@ def down(
     state, stopped = EngineState(state_dir or default_state_dir()), []
     for record in state.all() if every else (state.find(name),):
         with state.working_on(record.name), open_host(record.engine.kind) as place:
-            place.adopt(record.engine)
-            facts = place.stop(record.engine, record.stop_seconds if grace is None else grace)
-            place.cleanup()
+            facts = _put_away(place, record.engine, record.stop_seconds if grace is None else grace)
             state.drop(record.name)
         stopped.append({"name": record.name, "exitCode": facts.exit_code, "runDir": str(record.engine.spec.run_dir)})
         code = "" if facts.exit_code is None else f" (exit code {facts.exit_code})"
@@ -180,8 +179,20 @@ def _clear_dead(state: EngineState, name: str) -> None:
     with open_host(old.engine.kind) as place:
         if place.inspect(old.engine).running:
             raise AlreadyUpError(name, old.engine.base_url)
-        place.adopt(old.engine)
+        _put_away(place, old.engine, 0.0)
     state.drop(name)
+
+
+def _put_away(place: Host, engine: RunningEngine, grace_s: float) -> HostFacts:
+    """Stop it and remove it. Of one that someone else removed, the copy of its key goes."""
+    try:
+        place.adopt(engine)
+        facts = place.stop(engine, grace_s)
+        place.cleanup()
+    except GoneError:
+        forget_keys(engine.spec.run_dir)
+        return place.inspect(engine)
+    return facts
 
 
 class AlreadyUpError(NinferError):

@@ -7,8 +7,13 @@ from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from ninfer_engine.contract.flags import EngineFlags
+from ninfer_lifecycle.errors import HostError
 
 HostKind = Literal["process", "docker", "swarm"]
+
+
+class GoneError(HostError):
+    """Someone else removed what ran here: there is nothing left to stop, to take over, or to ask."""
 
 
 @dataclass(frozen=True, slots=True)

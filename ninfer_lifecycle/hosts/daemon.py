@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ninfer_lifecycle.errors import HostError
+from ninfer_lifecycle.hosts.base import GoneError
 
 Attrs = Mapping[str, Any]
 """An inspect document of the Engine API (v1.41 and later)."""
@@ -19,7 +20,7 @@ class NoDaemonError(HostError):
     """No daemon answers, or it does not answer in time."""
 
 
-class ContainerGoneError(HostError):
+class ContainerGoneError(GoneError):
     """A container of ours was removed by someone else."""
 
     def __init__(self, handle: str) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fake_dockerd import FakeDockerd
 
 from ninfer_lifecycle import cli
 from ninfer_lifecycle.commands import up as commands
 from ninfer_lifecycle.errors import ExitCode, HostError, RefusedError, UsageError
+from ninfer_lifecycle.hosts.choice import open_host
 from ninfer_lifecycle.hosts.process import ProcessHost, pid_of
 from ninfer_lifecycle.hosts.signals import Terminated
 from ninfer_lifecycle.hosts.state import EngineState
@@ -170,3 +172,25 @@ def test_profile_diff_exits_with_1_when_something_differs(capsys: pytest.Capture
     assert cli.run(["profile", "diff", "tiny-cpu", "tiny-cpu"]) == 0
     assert cli.run(["profile", "diff", "qwen38-5090", "qwen38-5090-fanout"]) == 1
     assert "flags.host_state_slots: 8 -> 24" in capsys.readouterr().out
+
+
+def test_an_engine_whose_container_someone_removed_goes_down_and_comes_up_again(
+    ninfer: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "open_host", open_host)
+    with FakeDockerd(tmp_path / "d.sock") as daemon:
+        monkeypatch.setenv("DOCKER_HOST", daemon.url)
+        for again in ("down", "up"):
+            code, _, err = ninfer("up", "tiny-cpu", "--host", "docker", "--name", "box")
+            assert code == 0, err
+            daemon.end(daemon.containers.popitem()[1], 137)
+            code, out, _ = ninfer("status")
+            assert code == 1 and "stopped" in out
+            if again == "down":
+                code, out, err = ninfer("down", "box")
+                assert code == 0 and "box is down" in out, err
+                assert not list((tmp_path / "state").rglob("key-*"))
+        code, _, err = ninfer("up", "tiny-cpu", "--host", "docker", "--name", "box")
+        assert code == 0, err
+        assert ninfer("down")[0] == 0
+        assert daemon.containers == {}

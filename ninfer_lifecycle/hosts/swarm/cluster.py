@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ninfer_lifecycle.errors import HostError
+from ninfer_lifecycle.hosts.base import GoneError
 
 Document = Mapping[str, Any]
 """A document of the Engine API."""
@@ -44,7 +45,7 @@ class OutOfSequenceError(HostError):
                          "(docker service inspect), and deploy again")
 
 
-class ThingGoneError(HostError):
+class ThingGoneError(GoneError):
     """A service, secret, config or network that is not there (any more)."""
 
     def __init__(self, kind: Thing, name: str) -> None:
