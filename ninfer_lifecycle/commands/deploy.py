@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,10 @@ from rich.console import Console
 from ninfer_lifecycle.commands import completing
 from ninfer_lifecycle.commands.output import Json, plain, print_json
 from ninfer_lifecycle.commands.up import api_key
-from ninfer_lifecycle.errors import UsageError
-from ninfer_lifecycle.hosts.base import ExpectedIdentity
+from ninfer_lifecycle.errors import NinferError, UsageError
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
 from ninfer_lifecycle.hosts.placing import read_key
+from ninfer_lifecycle.hosts.signals import Terminated, shielded
 from ninfer_lifecycle.hosts.state import default_state_dir
 from ninfer_lifecycle.hosts.swarm.verdict import Outcome
 from ninfer_lifecycle.probes.run import Effects
@@ -30,8 +31,9 @@ from ninfer_lifecycle.qualify.progress import PlainDisplay
 from ninfer_lifecycle.qualify.rundir import create_run_directory
 from ninfer_lifecycle.replicas.deploy import Deployer, Rollout
 from ninfer_lifecycle.replicas.plan import Publish, Wanted
-from ninfer_lifecycle.replicas.probing import At, Probed, TaskProber, worst, write_record
-from ninfer_lifecycle.replicas.settling import DidNotConvergeError, settle
+from ninfer_lifecycle.replicas.probing import Probed, worst, write_record
+from ninfer_lifecycle.replicas.proving import Proven, prove
+from ninfer_lifecycle.replicas.settling import settle
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
@@ -67,7 +69,7 @@ def deploy(
     """
     profile = load_profile(profile_name).profile
     probed_as = resolve(WantedRun(profile_name, runs_dir, sizes=parse_sizes(sizes), plan=plan))
-    called = name or profile.name.replace(".", "-").replace("_", "-")
+    called = profile.name.replace(".", "-").replace("_", "-") if name is None else name
     if NAME.fullmatch(called) is None:
         raise UsageError(f"--name {called}: not a name", "at most 40 small letters, digits and dashes, such as tiny-2")
     prose = Console(stderr=True, highlight=False)
@@ -75,54 +77,65 @@ def deploy(
     def say(line: str) -> None:
         prose.print(plain(line), markup=False, soft_wrap=True)
 
-    daemon = SdkDaemon()
-    try:
+    with closing(SdkDaemon()) as daemon:
         daemon.swarm.here()  # refused before a model is read
         key = key_file or api_key((state_dir or default_state_dir()).resolve(), called)
         parts = settle(profile, daemon, lock, model_dir, models_dir)
         wanted = Wanted(called, profile, parts.lock, parts.image, parts.model_dir, read_key(key).encode() + b"\n",
                         replicas, fronts, port, publish, lane)
-        rollouts = Deployer(daemon.swarm, say).deploy(wanted)
+        rollouts = rolled_out(Deployer(daemon.swarm, say), wanted)
         document: dict[str, Any] = {"name": called, "profile": profile.name, "lane": wanted.lane_name,
-                                    "configurationSha256": wanted.lock.configuration_sha256, "apiKeyFile": str(key),
-                                    "services": [described(one) for one in rollouts]}
-        failed = next((one for one in rollouts if one.verdict.outcome is not Outcome.CONVERGED), None)
-        if failed is not None:
+                    "configurationSha256": wanted.lock.configuration_sha256, "apiKeyFile": str(key),
+                    "outcome": outcome_of(rollouts).value, "services": [described(one) for one in rollouts]}
+        try:
+            proven = prove(daemon.swarm, wanted, rollouts, say)
+        except NinferError as error:
             if as_json:
-                print_json({**document, "outcome": failed.verdict.outcome.value})
-            raise DidNotConvergeError(failed)
-        prober = TaskProber(daemon.swarm, read_key(key), ExpectedIdentity(
-            wanted.lock.configuration_sha256, wanted.lock.configuration.model_sha256))
-        tasks = prober.where(rollouts[0].tasks)
-        for at in tasks:
-            prober.prove(at, profile.host.ready_seconds)
-            say(f"task {at.task.id[:12]} on {at.node.hostname} is what was deployed, and answers at {at.url}")
-        addresses = prober.prove_front(rollouts[1].tasks, port, publish is Publish.MESH) if len(rollouts) > 1 else ()
-        probed = probe_each(prober, tasks, probed_as, runs_dir, document, prose) if qualify else ()
-    finally:
-        daemon.close()
-    document |= {"outcome": Outcome.CONVERGED.value, "tasks": [
-        {"task": at.task.id, "node": at.node.hostname, "address": at.url} for at in tasks],
-        "fronts": list(addresses), "probed": [one.document() for one in probed]}
+                print_json({**document, "error": error.message, "advice": error.advice})
+            raise
+        document |= {"fronts": list(proven.fronts), "tasks": [
+            {"task": at.task.id, "node": at.node.hostname, "address": at.url} for at in proven.tasks]}
+        probed = probe_each(proven, probed_as, runs_dir, document, prose) if qualify else ()
     if as_json:
-        print_json(document)
+        print_json({**document, "probed": [one.document() for one in probed]})
     else:
-        show(wanted, rollouts, tasks, addresses, probed, key)
+        show(wanted, rollouts, proven, probed, key)
     if probed:
         raise typer.Exit(int(EXIT_CODES[worst(probed)]))
 
 
-def probe_each(prober: TaskProber, tasks: tuple[At, ...], profile: Profile, runs_dir: Path,
-               document: dict[str, Any], prose: Console) -> tuple[Probed, ...]:
-    """One task after the other, each with evidence of its own below one run directory."""
+def rolled_out(deployer: Deployer, wanted: Wanted) -> tuple[Rollout, ...]:
+    """Carry it out. An interruption leaves the change to the swarm, and says so."""
+    try:
+        return deployer.deploy(wanted)
+    except (KeyboardInterrupt, Terminated):
+        deployer.say(f"what was begun is the swarm's to end: deploy again to see how it did, or remove it: ninfer "
+                     f"undeploy {wanted.name}")
+        raise
+
+
+def outcome_of(rollouts: tuple[Rollout, ...]) -> Outcome:
+    """Of the first service that did not come to run; else of all."""
+    outcomes = [one.verdict.outcome for one in rollouts]
+    return next((one for one in outcomes if one is not Outcome.CONVERGED), Outcome.CONVERGED)
+
+
+def probe_each(proven: Proven, profile: Profile, runs_dir: Path, document: dict[str, Any], prose: Console
+               ) -> tuple[Probed, ...]:
+    """One task after the other, each with evidence of its own below one run directory, which tells of all of them
+    however this ends.
+    """
     run = create_run_directory(runs_dir, run_id_of(profile, datetime.now(UTC)) + "-deployed")
     run.write_command(("ninfer", *sys.argv[1:]))
-    probed = []
-    for at in tasks:
-        prose.print(f"probing task {at.task.id[:12]} on {at.node.hostname}", markup=False)
-        with PlainDisplay(lambda line: prose.print(line, markup=False, soft_wrap=True), time.monotonic) as watcher:
-            probed.append(prober.probe(at, profile, run.path, watcher, Effects()))
-    write_record(run, document, probed)
+    probed = list[Probed]()
+    try:
+        for at in proven.tasks:
+            prose.print(f"probing task {at.task.id[:12]} on {at.node.hostname}", markup=False)
+            with PlainDisplay(lambda line: prose.print(line, markup=False, soft_wrap=True), time.monotonic) as watcher:
+                probed.append(proven.prober.probe(at, profile, run.path, watcher, Effects()))
+    finally:
+        with shielded():
+            write_record(run, document, proven.tasks, probed)
     return tuple(probed)
 
 
@@ -135,16 +148,15 @@ def described(rollout: Rollout) -> dict[str, Any]:
             "lastLines": rollout.last_lines.splitlines()}
 
 
-def show(wanted: Wanted, rollouts: tuple[Rollout, ...], tasks: tuple[At, ...], fronts: tuple[str, ...],
-         probed: tuple[Probed, ...], key: Path) -> None:
+def show(wanted: Wanted, rollouts: tuple[Rollout, ...], proven: Proven, probed: tuple[Probed, ...], key: Path) -> None:
     """The findings, on stdout."""
     how = "created" if rollouts[0].created else "updated" if any(one.changed for one in rollouts) else "unchanged"
-    typer.echo(f"{wanted.name} is {how} and runs: {len(tasks)} of {wanted.replicas} replicas\n"
+    typer.echo(f"{wanted.name} is {how} and runs: {len(proven.tasks)} of {wanted.replicas} replicas\n"
                f"  configuration  {wanted.lock.configuration_sha256}\n"
                f"  API key        {key}")
-    for at in tasks:
+    for at in proven.tasks:
         typer.echo(f"  replica        {at.url} (task {at.task.id[:12]} on {plain(at.node.hostname)})")
-    for url in fronts:
+    for url in proven.fronts:
         typer.echo(f"  front          {url}: a fork goes to the replica with its template")
     for one in probed:
         typer.echo(f"  {one.result.value:13}  task {one.at.task.id[:12]} on {plain(one.at.node.hostname)}: "

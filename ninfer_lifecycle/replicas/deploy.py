@@ -82,8 +82,10 @@ class Deployer:
         if first.verdict.outcome is Outcome.CONVERGED:
             rollouts += self._fronts(wanted, network)
         if first.created and first.verdict.outcome is not Outcome.CONVERGED:
-            self.undeploy(wanted.name, host.stop_seconds)
+            removed = self.undeploy(wanted.name, host.stop_seconds)
             self.say(f"{wanted.name} is taken away again, since nothing of it ever ran well")
+            for reason in removed.kept:
+                self.say(f"could not be removed: {reason}")
         else:
             self._tidy(wanted.name)
         return tuple(rollouts)

@@ -22,6 +22,7 @@ from ninfer_lifecycle.hosts.readiness import (
     identity_difference,
     wait_until_ready,
 )
+from ninfer_lifecycle.hosts.signals import shielded
 from ninfer_lifecycle.hosts.swarm.cluster import ENDED, Node, Swarm, Task
 from ninfer_lifecycle.hosts.swarm.verdict import told
 from ninfer_lifecycle.probes.plans import make_plan
@@ -156,6 +157,10 @@ class TaskProber:
             reason = self._explained(at, error)
             run.write_json("partial.json", {"signed": False, "reason": reason})
             probed = Probed(at, Result.INCONCLUSIVE, reason, run.path)
+        except BaseException as error:
+            with shielded():
+                run.write_json("partial.json", {"signed": False, "reason": type(error).__name__})
+            raise
         run.write_json("task.json", probed.document())
         return probed
 
@@ -210,9 +215,13 @@ def worst(probed: Sequence[Probed]) -> Result:
     return next((result for result in _ORDER if result in found), Result.INCONCLUSIVE)
 
 
-def write_record(run: RunDirectory, deployment: Mapping[str, Any], probed: Sequence[Probed]) -> None:
-    """The record of one probing: the deployment, and every task with its result and the place of its evidence."""
-    run.write_json("deployment.json", {"signed": False, **deployment, "result": worst(probed).value,
+def write_record(run: RunDirectory, deployment: Mapping[str, Any], tasks: Sequence[At], probed: Sequence[Probed]
+                 ) -> None:
+    """The record of one probing: the deployment, and every task with its result and the place of its evidence.
+
+    Where not all of `tasks` were probed nothing passed.
+    """
+    missing = [at.task.id for at in tasks if at not in [one.at for one in probed]]
+    result = worst(probed) if not missing or worst(probed) is Result.FAILED else Result.INCONCLUSIVE
+    run.write_json("deployment.json", {"signed": False, **deployment, "result": result.value, "notProbed": missing,
                                        "tasks": [one.document() for one in probed]})
-
-

@@ -1,7 +1,8 @@
 """Probing task by task: each at its own address, evidence of its own, and a deployment is as good as its worst task."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -9,7 +10,9 @@ from typing import cast
 import pytest
 from fault_engine import FaultEngine
 from fault_model import Fault
+from rich.console import Console
 
+from ninfer_lifecycle.commands import deploy as command
 from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.gates.verdict import Result
 from ninfer_lifecycle.hosts.base import ExpectedIdentity
@@ -20,6 +23,7 @@ from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.schema import Profile
 from ninfer_lifecycle.qualify.progress import Fan
 from ninfer_lifecycle.replicas.probing import NoFrontError, Probed, TaskProber, worst
+from ninfer_lifecycle.replicas.proving import Proven
 
 CONFIG, MODEL, KEY = "c" * 64, "1" * 64, "the-key"
 
@@ -98,6 +102,41 @@ def test_a_task_that_is_taken_away_is_inconclusive_whatever_it_answered(tmp_path
     assert probed.result is Result.INCONCLUSIVE
     assert "taken away while it was probed: task task1 shutdown" in probed.reason
     assert "node node1 was set to drain" in probed.reason
+
+
+class InterruptedAt:
+    """A display whose user presses Ctrl-C at a request."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def request_done(self, record: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def test_an_interrupted_probing_leaves_a_record_in_which_nothing_passed(
+    tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm, displays = TwoNodes(), [Fan(()), InterruptedAt(3)]
+    monkeypatch.setattr(command, "PlainDisplay", lambda *_: nullcontext(displays.pop(0)))
+    with FaultEngine(api_key=KEY) as first, FaultEngine(api_key=KEY) as second, FaultEngine(api_key=KEY) as third:
+        for engine in (first, second, third):
+            swarm.add(engine)
+        swarm.places.append(Node("n3", "node3", "127.0.0.1", ready=True, active=True, availability="active"))
+        proven = Proven(prober(swarm), prober(swarm).where(swarm.running), ())
+        with pytest.raises(KeyboardInterrupt):
+            command.probe_each(proven, profile, tmp_path / "runs", {"name": "x"}, Console(stderr=True))
+    run = next((tmp_path / "runs").iterdir())
+    record = json.loads((run / "deployment.json").read_text())
+    assert (record["signed"], record["result"], record["notProbed"]) == (False, "INCONCLUSIVE", ["task2", "task3"])
+    assert [one["result"] for one in record["tasks"]] == ["PASSED"]
+    partial = json.loads(next(run.glob("task-2-*/partial.json")).read_text())
+    assert partial == {"signed": False, "reason": "KeyboardInterrupt"}
 
 
 def test_an_engine_that_goes_is_inconclusive_with_its_nodes_state(tmp_path: Path, profile: Profile) -> None:
