@@ -212,5 +212,5 @@ def says_out_of_memory(text: str) -> bool:
     return any(words in text.lower() for words in ("out of memory", "memoryerror", "cannot allocate memory"))
 
 
-def _indented(text: str, lines: int = 40) -> str:
-    return "\n".join("    " + line for line in text.rstrip().splitlines()[-lines:])
+def _indented(text: str) -> str:
+    return "\n".join("    " + line for line in text.rstrip().splitlines())

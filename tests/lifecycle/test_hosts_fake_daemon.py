@@ -180,6 +180,17 @@ def test_a_death_in_mid_run_explains_the_broken_conversation(daemon: Start, spec
     assert "exit code 137, killed for memory" in told.message and "the last line" in told.message
 
 
+def test_a_death_is_told_with_the_last_200_lines(daemon: Start, spec: EngineSpec) -> None:
+    fake = daemon()
+    with host(fake) as place:
+        engine = place.start(spec)
+        for number in range(300):
+            fake.say(only(fake), f"line {number}\n")
+        fake.end(only(fake), 9)
+        told = explained(place, engine, EngineUnreachableError("it broke off"))
+    assert told.message.splitlines()[1:] == [*(f"    line {number}" for number in range(101, 300)), "    the last line"]
+
+
 def test_a_death_is_announced_and_not_polled_for(daemon: Start, spec: EngineSpec) -> None:
     fake = daemon()
     with host(fake) as place:
