@@ -12,6 +12,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from held import nothing_more_held
 
 from ninfer_lifecycle.hosts.ownership import Fate, fate_of, here
 from ninfer_lifecycle.profiles.schema import ModelSection
@@ -120,9 +121,10 @@ def pretend_profile(tmp_path: Path, pretend_image: str) -> Path:
 
 @pytest.fixture
 def no_leftovers(docker_daemon: docker.DockerClient) -> Iterator[None]:
-    """Fails the test that leaves a container, volume or network of ours behind."""
+    """Fails the test that leaves a container, a volume or a network of ours behind, here a thread or a descriptor."""
     before = _ours(docker_daemon)
-    yield
+    with nothing_more_held(docker_daemon.api.close):
+        yield
     assert _ours(docker_daemon) == before
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_dockerd import FakeContainer, FakeDockerd, Fault
+from held import descriptors, eventually, nothing_more_held
 
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.client import EngineUnreachableError
@@ -39,7 +40,6 @@ def spec(tmp_path: Path) -> EngineSpec:
 @pytest.fixture
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts a daemon; afterwards nothing of ours is on it, and no thread and no descriptor is left here."""
-    threads, open_before = set(threading.enumerate()), descriptors()
     started: list[FakeDockerd] = []
 
     def start(*faults: Fault, behaviour: str = "ok") -> FakeDockerd:
@@ -48,35 +48,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         started.append(made)
         return made
 
-    yield start
-    for one in started:
-        if not {Fault.REFUSES_TO_REMOVE, Fault.STALLS_AT_INSPECT, Fault.SPEAKS_GARBAGE, Fault.IGNORES_SIGKILL} \
-                & one.faults:
-            assert one.containers == {}
-        one.__exit__(None, None, None)
-    left = eventually(lambda: {one for one in set(threading.enumerate()) - threads if "ninfer" in one.name}, set())
-    assert left == set()
-    assert eventually(lambda: len(descriptors()) <= len(open_before), True), \
-        sorted(set(descriptors().values()) - set(open_before.values()))
-
-
-def descriptors() -> dict[str, str]:
-    """What is open; sockets that only the traceback of an error still holds are not counted."""
-    gc.collect()
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found[entry.name] = str(entry.readlink())
-        except OSError:
-            continue
-    return found
-
-
-def eventually(look: Callable[[], object], wanted: object, within_s: float = 10.0) -> object:
-    ends = time.monotonic() + within_s
-    while (seen := look()) != wanted and time.monotonic() < ends:
-        time.sleep(0.02)
-    return seen
+    with nothing_more_held():
+        yield start
+        for one in started:
+            if not {Fault.REFUSES_TO_REMOVE, Fault.STALLS_AT_INSPECT, Fault.SPEAKS_GARBAGE, Fault.IGNORES_SIGKILL} \
+                    & one.faults:
+                assert one.containers == {}
+            one.__exit__(None, None, None)
 
 
 def host(daemon: FakeDockerd, timeout_s: float = 20.0) -> DockerHost:

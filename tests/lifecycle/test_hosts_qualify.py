@@ -28,6 +28,9 @@ REASONS = {
 BEFORE_A_REQUEST = {HostFault.CANNOT_START, HostFault.PORT_TAKEN, HostFault.NEVER_READY, HostFault.FOREIGN}
 
 
+pytestmark = pytest.mark.usefixtures("nothing_held")
+
+
 @pytest.fixture(autouse=True)
 def _engine_tree_is_the_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ninfer_lifecycle.qualify.prepare.engine_tree_sha256", lambda: "2" * 64)

@@ -1,7 +1,6 @@
 """The swarm host and `deploy`, through the real docker-py, against a swarm that misbehaves by name."""
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_dockerd import Fault
 from fake_swarm import NODE, FakeSwarm, SwarmFault
+from held import nothing_more_held
 
 from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import ExitCode, HostError
@@ -52,8 +52,7 @@ def spec(tmp_path: Path) -> EngineSpec:
 
 @pytest.fixture
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts a swarm; afterwards nothing of ours is in it, and no thread of ours is left."""
-    threads = set(threading.enumerate())
+    """Starts a swarm; afterwards nothing of ours is in it, and no thread and no descriptor is left here."""
     started: list[FakeSwarm] = []
 
     def start(*faults: Fault | SwarmFault, behaviour: str = "ok") -> FakeSwarm:
@@ -63,15 +62,12 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         started.append(made)
         return made
 
-    yield start
-    for one in started:
-        if not one.leaderless():
-            assert (one.services, one.containers, one.things) == ({}, {}, {"secrets": {}, "configs": {}})
-        one.__exit__(None, None, None)
-    ends = time.monotonic() + 10
-    while left := {one for one in set(threading.enumerate()) - threads if "ninfer" in one.name}:
-        assert time.monotonic() < ends, left
-        time.sleep(0.02)
+    with nothing_more_held():
+        yield start
+        for one in started:
+            if not one.leaderless():
+                assert (one.services, one.containers, one.things) == ({}, {}, {"secrets": {}, "configs": {}})
+            one.__exit__(None, None, None)
 
 
 def host(fake: FakeSwarm, clock: Clock | None = None) -> SwarmHost:

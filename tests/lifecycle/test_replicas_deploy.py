@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_swarm import FakeSwarm, SwarmFault
+from held import nothing_more_held
 
 from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
@@ -22,7 +23,7 @@ IMAGE, MODEL = "sha256:" + "1" * 64, "b" * 64
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[FakeSwarm]:
-    with FakeSwarm(tmp_path / "s") as made:
+    with nothing_more_held(), FakeSwarm(tmp_path / "s") as made:
         yield made
 
 
