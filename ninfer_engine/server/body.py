@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from ninfer_engine.contract.errors import ErrorCode
@@ -30,6 +31,18 @@ class Body(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def only(*allowed: str | bool, why: str) -> BeforeValidator:
+    """Marks a field of the public API that is done at these values alone; others are refused as unsupported, with why.
+    What is of another type is left to the field."""
+
+    def check(value: Any) -> Any:
+        if type(value) is type(allowed[0]) and value not in allowed:
+            raise PydanticCustomError("unsupported", "{why}", {"why": why})
+        return value
+
+    return BeforeValidator(check)
 
 
 def documented_as(kind: Any) -> BeforeValidator:
@@ -163,6 +176,8 @@ def _first(error: ValidationError, at: str) -> ApiError:
             return ApiError(ErrorCode.UNKNOWN_PARAMETER, f"unknown parameter: {path}", path)
         case "unsupported":
             return unsupported(path, first["msg"])
+        case "none_required":
+            return unsupported(path, "leave it out")
         case "missing":
             return invalid(f"{path} is required", path)
         case _:

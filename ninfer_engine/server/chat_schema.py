@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ninfer_engine.server.body import Body, documented_as, validate
+from ninfer_engine.server.body import Body, documented_as, only, validate
 from ninfer_engine.server.errors import invalid, unsupported
 from ninfer_engine.server.formats import ChatFormat, ChatSchema, Format, read_format
 from ninfer_engine.server.items import Content, join, template_arguments
@@ -45,7 +45,7 @@ class StreamOptions(Body):
     """What a stream has beside its deltas."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Annotated[Literal[False], only(False, why="streams are not padded")] | None = None
 
 
 class CalledFunction(Body):

@@ -3,30 +3,23 @@
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
-from ninfer_engine.server.body import Body, validate
+from ninfer_engine.server.body import Body, only, validate
 from ninfer_engine.server.errors import invalid, unsupported
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-def text_only(value: Any) -> Any:
-    """Refuse a part whose type is not text, by its type (images, files, audio)."""
-    if isinstance(value, str) and value not in ("input_text", "output_text", "text", "reasoning_text", "summary_text"):
-        raise PydanticCustomError("unsupported", "only text parts are")
-    return value
+TextType = Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
 
 
 class TextPart(Body):
-    """A part of a content list."""
+    """A part of a content list; images, files and audio are refused by their type."""
 
-    type: Annotated[
-        Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"], BeforeValidator(text_only)
-    ]
+    type: Annotated[TextType, only(*get_args(TextType), why="only text parts are")]
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None

@@ -3,9 +3,8 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
-from ninfer_engine.server.body import Body, documented_as, validate
+from ninfer_engine.server.body import Body, documented_as, only, validate
 from ninfer_engine.server.errors import invalid, unsupported
 from ninfer_engine.server.formats import Format, MessageSchema, read_format
 from ninfer_engine.server.sampling import MaxTokens, SamplingFields, Stops
@@ -26,9 +25,11 @@ ONLY: dict[str, tuple[Any, ...]] = {
 
 
 class CacheControl(Body):
-    """A cache breakpoint: an image is published where it stands (server.breakpoints)."""
+    """A cache breakpoint: an image is published where it stands (server.breakpoints). ttl: five minutes is the public
+    default; nothing here is kept for a time, but for what losing it would cost."""
 
     type: Literal["ephemeral"]
+    ttl: Annotated[Literal["5m"], only("5m", why="an image stays while it is worth its room")] | None = None
 
 
 class TextBlock(Body):
@@ -91,16 +92,10 @@ class MessageParam(Body):
     content: Annotated[list[Any], BeforeValidator(_blocks, json_schema_input_type=str | list[Block])]
 
 
-def _custom_only(value: Any) -> Any:
-    if isinstance(value, str) and value != "custom":
-        raise PydanticCustomError("unsupported", "only custom tools are")
-    return value
-
-
 class Tool(Body):
     """A tool."""
 
-    type: Annotated[Literal["custom"], BeforeValidator(_custom_only)] | None = None
+    type: Annotated[Literal["custom"], only("custom", why="only custom tools are")] | None = None
     name: Name
     description: str | None = None
     input_schema: dict[str, Any]

@@ -4,21 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from ninfer_engine.server.body import Body
+from ninfer_engine.server.body import Body, only
 from ninfer_engine.server.errors import invalid, unsupported
 from ninfer_engine.server.tool_calls import Schemas
 
-
-def _functions_only(value: Any) -> Any:
-    if isinstance(value, str) and value != "function":
-        raise PydanticCustomError("unsupported", "only function tools are")
-    return value
-
-
-FunctionType = Annotated[Literal["function"], BeforeValidator(_functions_only)]
+FunctionType = Annotated[Literal["function"], only("function", why="only function tools are")]
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 

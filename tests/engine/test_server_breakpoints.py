@@ -18,6 +18,7 @@ from ninfer_engine.server.request_log import RequestLog
 EPHEMERAL = {"type": "ephemeral"}
 RULES = "The ledger has lines. Every line names an account, what it pays and to whom it pays. " * 12
 SYSTEM: Any = [{"type": "text", "text": RULES, "cache_control": EPHEMERAL}]
+FIVE_MINUTES: Any = [{"type": "text", "text": RULES, "cache_control": {**EPHEMERAL, "ttl": "5m"}}]
 TOOLS: Any = [{"name": "pay", "description": "Pays.", "input_schema": {"type": "object"}, "cache_control": EPHEMERAL}]
 
 
@@ -42,10 +43,10 @@ def prompts(
 
 
 @pytest.mark.parametrize("body", [
-    {"system": SYSTEM}, {"tools": TOOLS}, {"system": RULES, "tools": TOOLS},
+    {"system": SYSTEM}, {"system": FIVE_MINUTES}, {"tools": TOOLS}, {"system": RULES, "tools": TOOLS},
     {"messages": [user(RULES, marked=True)]},
     {"messages": [user("Hello."), {"role": "assistant", "content": "Yes?"}, user(RULES, marked=True)]},
-], ids=["system", "tools", "both", "first message", "later message"])
+], ids=["system", "as long as the default", "tools", "both", "first message", "later message"])
 def test_a_breakpoint_is_where_two_requests_with_that_beginning_part(
     served: Served, client: anthropic.Anthropic, body: dict[str, Any]
 ) -> None:

@@ -125,7 +125,10 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
         (CHAT, {"colour": 1}, "unknown_parameter", "colour"),
         (CHAT, {"messages": []}, "invalid_request", "messages"),
         (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "invalid_request", "messages[0].role"),
-        (CHAT, {"messages": [{"role": "user", "content": "x", "name": "n"}]}, "invalid_request", "messages[0].name"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "name": "n"}]}, "unsupported_parameter",
+         "messages[0].name"),
+        (CHAT, {"stream": True, "stream_options": {"include_obfuscation": True}}, "unsupported_parameter",
+         "stream_options.include_obfuscation"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
          "unsupported_parameter", "messages[0].content[0].type"),
         (CHAT, {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]},
@@ -158,7 +161,9 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
          "invalid_request", "messages[0].content[0].tool_use_id"),
         (MESSAGES, {"messages": [{"role": "system", "content": "x"}]}, "invalid_request", "messages[0].role"),
         (MESSAGES, {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]},
-         "unknown_parameter", "system[0].cache_control.ttl"),
+         "unsupported_parameter", "system[0].cache_control.ttl"),
+        (MESSAGES, {"thinking": {"type": "adaptive", "display": "omitted"}}, "unsupported_parameter",
+         "thinking.display"),
     ],
 )
 def test_what_is_wrong_or_not_supported_is_named(

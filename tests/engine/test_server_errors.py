@@ -73,7 +73,7 @@ def test_what_is_not_strict_json_is_invalid_json(shared: Served, content: bytes)
         ({"previous_response_id": 7}, "invalid_request", "previous_response_id"),
         ({"background": True}, "unsupported_parameter", "background"),
         ({"reasoning": {"effort": "extreme"}}, "invalid_request", "reasoning.effort"),
-        ({"reasoning": {"summary": "auto"}}, "invalid_request", "reasoning.summary"),
+        ({"reasoning": {"summary": "auto"}}, "unsupported_parameter", "reasoning.summary"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"include": ["reasoning.encrypted_content"]}, "unsupported_parameter", "include"),
         ({"include": "message.output_text.logprobs"}, "invalid_request", "include"),
