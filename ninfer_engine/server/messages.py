@@ -54,12 +54,14 @@ async def create_message(request: Request) -> Response:
 
 
 async def count_tokens(request: Request) -> Response:
-    """The prompt tokens that a message request of the same body would have."""
+    """The prompt tokens that a message request of the same body would have; what that would be refused for, this is."""
     ctx = context(request)
     body = await json_body(request)
     take_identity(request, body)
     count = parse_count(body)
     check_model(ctx, count.model)
+    count.policy()
+    count.format()
     prompt = await prepared(request, text_prompt, ctx.model, count.template_messages(), count.template_tools(),
                             count.thoughts())
     return JsonReply({"input_tokens": len(prompt.tokens)})

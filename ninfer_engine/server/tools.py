@@ -105,11 +105,21 @@ def policy(
 ) -> ToolPolicy:
     """What a reply may call. tools: in template form; strict: names of strict ones. The tools stay
     in the prompt whatever the choice, so that it does not change the prefix; call tags of what may not be called are
-    plain text. Raises ApiError for a choice that names no tool of the request."""
+    plain text. Raises ApiError for two tools of one name, and for a choice that names no tool of the request."""
     functions = [tool["function"] for tool in tools]
-    names, forced = _chosen([function["name"] for function in functions], choice, param)
+    offered = [function["name"] for function in functions]
+    _refuse_one_name_twice(offered)
+    names, forced = _chosen(offered, choice, param)
     schemas = {one["name"]: one["parameters"] for one in functions if one["name"] in names}
     return ToolPolicy(schemas, forced, parallel is not False, names & frozenset(strict))
+
+
+def _refuse_one_name_twice(offered: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(offered):
+        if name in seen:
+            raise invalid(f"tools[{index}] has the name of a tool before it", f"tools[{index}]")
+        seen.add(name)
 
 
 def _chosen(offered: Sequence[str], choice: Any, param: str) -> tuple[frozenset[str], bool]:

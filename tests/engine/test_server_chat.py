@@ -9,8 +9,10 @@ from server_harness import SESSION, Served
 
 HI = [{"role": "user", "content": "hi"}]
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+COUNT = MESSAGES + "/count_tokens"
 GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"messages": HI}, COMPLETIONS: {"prompt": "x"}, MESSAGES: {"messages": HI, "max_tokens": 50},
+    COUNT: {"messages": HI},
 }
 CALL_TEXT = 'Look.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -119,6 +121,10 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
         (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
          "invalid_request", "tool_choice"),
         (CHAT, {"tools": [STRICT_NOT], "tool_choice": "required"}, "unsupported_parameter", "tools"),
+        (CHAT, {"tools": [TOOL, TOOL]}, "invalid_request", "tools[1]"),
+        (MESSAGES, {"tools": [MESSAGES_TOOL, MESSAGES_TOOL]}, "invalid_request", "tools[1]"),
+        (COUNT, {"tool_choice": {"type": "any"}}, "invalid_request", "tool_choice"),
+        (COUNT, {"output_format": {"type": "yaml"}}, "unsupported_parameter", "output_format"),
         (CHAT, {"enable_thinking": True}, "unsupported_parameter", "enable_thinking"),
         (CHAT, {"reasoning_effort": "extreme"}, "invalid_request", "reasoning_effort"),
         (CHAT, {"chat_template_kwargs": {"colour": 1}}, "unknown_parameter", "chat_template_kwargs.colour"),
@@ -171,7 +177,7 @@ def test_what_is_wrong_or_not_supported_is_named(
 ) -> None:
     reply = shared.post(path, 400, **(GOOD[path] | change))
     assert (reply["error"]["code"], reply["error"]["param"]) == (code, param)
-    assert (reply.get("type") == "error") == (path == MESSAGES)
+    assert (reply.get("type") == "error") == path.startswith(MESSAGES)
 
 
 @pytest.mark.parametrize("prompt", ["some text", ["some text"]])
@@ -233,7 +239,7 @@ def test_a_message_stream_builds_the_same_message(served: Served) -> None:
 def test_count_tokens_is_what_a_message_would_have(served: Served) -> None:
     body = {"messages": HI, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
             "tools": [MESSAGES_TOOL]}
-    counted = served.post(MESSAGES + "/count_tokens", **body)
+    counted = served.post(COUNT, **body)
     served.post(MESSAGES, max_tokens=5, **body)
     assert counted == {"input_tokens": len(served.engine.requests[0].tokens)}
 

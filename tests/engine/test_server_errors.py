@@ -85,6 +85,7 @@ def test_what_is_not_strict_json_is_invalid_json(shared: Served, content: bytes)
         ({"tools": [{**TOOL, "strict": True, "parameters": {"properties": {"a": {"not": {}}}}}]},
          "unsupported_parameter", "tools"),
         ({"tool_choice": "required"}, "invalid_request", "tool_choice"),
+        ({"tools": [TOOL, TOOL]}, "invalid_request", "tools[1]"),
         ({"tool_choice": {"type": "web_search"}}, "unsupported_parameter", "tool_choice.type"),
     ],
 )
