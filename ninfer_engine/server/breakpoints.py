@@ -23,7 +23,7 @@ def marked_prompt(model: ServedModel, create: CountRequest, thinking: Thinking) 
     """The prompt of a request and the positions of its breakpoints in it, ascending. Raises ApiError as `text_prompt`,
     and for more breakpoints than there may be."""
     tools = create.template_tools()
-    prompt = text_prompt(model, create.template_messages(), tools, thinking)
+    prompt = text_prompt(model, create.template_messages(), tools, thinking, begun=create.begun())
     beginnings = list(_beginnings(create))
     if len(beginnings) > MOST:
         raise invalid(f"a request has at most {MOST} cache_control breakpoints, this one has {len(beginnings)}",

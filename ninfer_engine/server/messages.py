@@ -63,7 +63,7 @@ async def count_tokens(request: Request) -> Response:
     count.policy()
     count.format()
     prompt = await prepared(request, text_prompt, ctx.model, count.template_messages(), count.template_tools(),
-                            count.thoughts())
+                            count.thoughts(), begun=count.begun())
     return JsonReply({"input_tokens": len(prompt.tokens)})
 
 

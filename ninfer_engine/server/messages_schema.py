@@ -69,7 +69,7 @@ TextBlocks = Annotated[list[TextBlock], BeforeValidator(_blocks, json_schema_inp
 
 
 class ToolResultBlock(Body):
-    """What a call gave."""
+    """What a call gave. is_error: the model reads that it is an error."""
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)
@@ -82,13 +82,14 @@ Block = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
 _BLOCKS: dict[str, dict[str, type[Block]]] = {
     "user": {"text": TextBlock, "tool_result": ToolResultBlock},
     "assistant": {"text": TextBlock, "thinking": ThinkingBlock, "tool_use": ToolUseBlock},
+    "system": {"text": TextBlock},
 }
 
 
 class MessageParam(Body):
     """One message; its blocks are read by role."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Annotated[list[Any], BeforeValidator(_blocks, json_schema_input_type=str | list[Block])]
 
 
@@ -139,6 +140,17 @@ class CountRequest(SamplingFields):
     metadata: Who | None = None
     cache_control: CacheControl | None = None
 
+    def begun(self) -> bool:
+        """The last message is the beginning of the reply, which goes on from there. Raises ApiError when there is more
+        in it than text."""
+        last = self.messages[-1]
+        if last.role != "assistant":
+            return False
+        at = f"messages[{len(self.messages) - 1}]"
+        if not all(isinstance(block, TextBlock) for block in _read_blocks(last, at)):
+            raise unsupported(at, "a reply can be begun with text, and with nothing else")
+        return True
+
     def policy(self) -> ToolPolicy:
         """What the reply may call. Raises ApiError."""
         asked = self.tool_choice or ToolChoice(type="auto")
@@ -153,6 +165,8 @@ class CountRequest(SamplingFields):
     def format(self) -> Format | None:
         """What message text must look like. Raises ApiError."""
         own = self.output_config.format if self.output_config is not None else None
+        if (own or self.output_format) and self.begun():
+            raise invalid("a reply that is begun in messages cannot be held to a format", "messages")
         if own is not None and self.output_format is not None:
             raise invalid("output_format and output_config.format say the same; send one", "output_format")
         if own is not None:
@@ -185,7 +199,7 @@ class CountRequest(SamplingFields):
                 if isinstance(block, ToolResultBlock) and block.tool_use_id not in calls:
                     param = f"messages[{index}].content[{place}].tool_use_id"
                     raise invalid(f"{param} answers no tool_use before it", param)
-            made += _assistant(blocks) if message.role == "assistant" else _user(blocks)
+            _add(made, message.role, blocks)
         return made
 
 
@@ -219,7 +233,22 @@ def _read_blocks(message: MessageParam, at: str) -> list[Block]:
     return blocks
 
 
-def _assistant(blocks: list[Block]) -> list[dict[str, Any]]:
+def _add(made: list[dict[str, Any]], role: Literal["user", "assistant", "system"], blocks: list[Block]) -> None:
+    """One more message. System text at the head becomes one message with that of `system`: templates take only one."""
+    match role:
+        case "assistant":
+            made.append(_assistant(blocks))
+        case "user":
+            made += _user(blocks)
+        case "system":
+            text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+            if len(made) == 1 and made[0]["role"] == "system":
+                made[0]["content"] += "\n\n" + text
+            else:
+                made.append({"role": "system", "content": text})
+
+
+def _assistant(blocks: list[Block]) -> dict[str, Any]:
     made: dict[str, Any] = {"role": "assistant", "content": ""}
     for block in blocks:
         match block:
@@ -232,7 +261,7 @@ def _assistant(blocks: list[Block]) -> list[dict[str, Any]]:
                 made.setdefault("tool_calls", []).append({"id": block.id, "type": "function", "function": call})
             case ToolResultBlock():
                 raise AssertionError("not a block of the assistant")
-    return [made]
+    return made
 
 
 def _user(blocks: list[Block]) -> list[dict[str, Any]]:
@@ -240,7 +269,7 @@ def _user(blocks: list[Block]) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     for block in blocks:
         if isinstance(block, ToolResultBlock):
-            text = "".join(part.text for part in block.content)
+            text = ("Error: " if block.is_error else "") + "".join(part.text for part in block.content)
             made.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": text})
         elif isinstance(block, TextBlock):
             if made and made[-1]["role"] == "user":

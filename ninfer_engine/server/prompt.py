@@ -12,7 +12,7 @@ from ninfer_engine.contract.errors import ErrorCode
 from ninfer_engine.model.errors import ChatTemplateError
 from ninfer_engine.runtime.api import EngineApi
 from ninfer_engine.runtime.responses import ResponseStore, StoredResponse
-from ninfer_engine.server.errors import ApiError, invalid
+from ninfer_engine.server.errors import ApiError, invalid, unsupported
 from ninfer_engine.server.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -83,17 +83,27 @@ def text_prompt(
     messages: Sequence[Message],
     tools: Sequence[Message],
     thinking: Thinking = AS_THE_TEMPLATE_LIKES,
+    *,
+    begun: bool = False,
 ) -> Prompt:
-    """A conversation without a parent, as chat completions and messages send it. Raises ApiError with the template's
-    reason when it refuses the messages, and for a switch that the template does not have."""
+    """A conversation without a parent, as chat completions and messages send it. begun: the last message is the text
+    that the reply begins with. Raises ApiError with the template's reason when it refuses the messages, and for a
+    switch that the template does not have."""
     if thinking.preserve is False:
         messages = [{key: value for key, value in one.items() if key != "reasoning_content"} for one in messages]
+    beginning = ""
+    if begun:
+        *messages, last = messages
+        beginning = str(last["content"])
     try:
         text = model.chat.render(messages, list(tools) or None, True, **thinking.switches())
     except ChatTemplateError as error:
         raise invalid(str(error)) from None
     in_reasoning = _opens_reasoning(text)
     thinking.check(model, in_reasoning)
+    if begun and in_reasoning:
+        raise unsupported("messages", "this model reasons before it answers, so its answer cannot be begun for it")
+    text += beginning
     return Prompt(tuple(model.tokenizer.encode(text)), in_reasoning, tools=tuple(dict(tool) for tool in tools))
 
 

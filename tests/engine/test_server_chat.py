@@ -165,7 +165,11 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
          "unsupported_parameter", "messages[0].content[0].type"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}]},
          "invalid_request", "messages[0].content[0].tool_use_id"),
-        (MESSAGES, {"messages": [{"role": "system", "content": "x"}]}, "invalid_request", "messages[0].role"),
+        (MESSAGES, {"messages": [{"role": "robot", "content": "x"}]}, "invalid_request", "messages[0].role"),
+        (MESSAGES, {"messages": [*HI, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}}]}]}, "unsupported_parameter", "messages[1]"),
+        (MESSAGES, {"messages": [*HI, {"role": "assistant", "content": "so"}], "output_format": {
+            "type": "json_schema", "schema": {"type": "object"}}}, "invalid_request", "messages"),
         (MESSAGES, {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]},
          "unsupported_parameter", "system[0].cache_control.ttl"),
         (MESSAGES, {"thinking": {"type": "adaptive", "display": "omitted"}}, "unsupported_parameter",

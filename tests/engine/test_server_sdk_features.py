@@ -131,6 +131,24 @@ async def test_a_loop_of_calls_and_outputs_goes_round_on_every_route(served: Ser
     assert {ended.choices[0].message.content, child.output_text, again.output_text, last.content[0].text} == {"23"}
 
 
+def test_what_the_anthropic_sdk_may_put_into_messages_reaches_the_model(served: Served) -> None:
+    client = anthropic.Anthropic(base_url=str(served.http.base_url), api_key="none", max_retries=0)
+    call: Any = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}]}
+    result: Any = {"type": "tool_result", "tool_use_id": "t", "content": "no such account", "is_error": True}
+    messages: Any = [{"role": "system", "content": "More rules."}, *HI, call, {"role": "user", "content": [result]},
+                     {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "The answer is ("}]
+    served.says.text = "B)"
+    body: Any = {"model": "tiny", "system": "Rules.", "messages": messages, "tools": ADD_BLOCK}
+    made: Any = client.messages.create(max_tokens=20, **body)
+    with client.messages.stream(max_tokens=20, **body) as stream:
+        assert "".join(stream.text_stream) == made.content[0].text == "B)"
+    read = served.model.tokenizer.decode(list(served.engine.requests[-1].tokens), skip_special=False)
+    assert "Rules.\n\nMore rules." in read
+    assert "Error: no such account" in read
+    assert read.endswith("Be brief.<|im_end|>\n<|im_start|>assistant\nThe answer is (")
+    assert client.messages.count_tokens(**body).input_tokens == len(served.engine.requests[-1].tokens)
+
+
 def test_history_in_which_calls_and_outputs_do_not_pair_is_refused(served: Served) -> None:
     client = openai_client(served)
     call: Any = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}

@@ -124,6 +124,16 @@ def test_a_format_begins_after_the_reasoning(thinking: Served) -> None:
     assert set(json.loads(message["content"])) == {"ok"}
 
 
+def test_the_answer_of_a_model_that_reasons_first_cannot_be_begun_for_it(thinking: Served) -> None:
+    begun = [*HI, {"role": "assistant", "content": "so"}]
+    refused = thinking.post(MESSAGES, 400, messages=begun, max_tokens=99)["error"]
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", "messages")
+    thinking.says.text = " it is"
+    made = thinking.post(MESSAGES, messages=begun, max_tokens=99, thinking={"type": "disabled"})
+    assert made["content"] == [{"type": "text", "text": " it is"}]
+    assert prompt_text(thinking).endswith("<think>\n\n</think>\n\nso")
+
+
 def test_the_sdks_read_reasoning(thinking: Served) -> None:
     client = openai.OpenAI(base_url=f"{thinking.http.base_url}/v1", api_key="none", max_retries=0)
     chat: Any = client.chat.completions.create(model="tiny", messages=HI, reasoning_effort="low")
