@@ -51,6 +51,7 @@ async def create_response(request: Request) -> Response:
     """Make a response, whole or as a stream."""
     ctx = context(request)
     job = await _prepare(request, ctx)
+    request.state.response = job.builder.response
     if job.create.stream:
         choices = await start_stream(request, [job.generation], [job.reply])
         return EventStream(_stream(ctx, choices, job), choices.cancel, ctx.limits.keepalive_s)

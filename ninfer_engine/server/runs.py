@@ -48,10 +48,15 @@ class RunEndedError(Exception):
 
 
 class Run:
-    """One generation. Iterate `events`; `cancel` from anywhere on the event loop."""
+    """One generation. Iterate `events`; `cancel` from anywhere on the event loop. response: the response object that it
+    makes, as it stands, if it makes one."""
 
-    def __init__(self, request: GenerationRequest, generate: AsyncIterator[Token | Finished]) -> None:
+    def __init__(
+        self, request: GenerationRequest, generate: AsyncIterator[Token | Finished],
+        response: Mapping[str, Any] | None = None,
+    ) -> None:
         self.request = request
+        self.response = response
         self.prepare_s = time.monotonic() - request.arrived
         self._queue: asyncio.Queue[Token | Finished | Exception] = asyncio.Queue()
         self._begun = asyncio.Event()
@@ -147,7 +152,7 @@ class Runs:
             raise ApiError(ErrorCode.INVALID_NINFER_IDENTITY, taken, "ninfer_request_id")
         route, headers = http.scope["path"], http.headers
         self._log.request_start(request, route, stream)
-        run = Run(request, self._engine.generate(request))
+        run = Run(request, self._engine.generate(request), getattr(http.state, "response", None))
         self._by_request[request.request_id] = run
         http.state.logged = True
         run.task.add_done_callback(lambda _task: self._ended(run, route, headers))

@@ -57,16 +57,13 @@ async def list_input_items(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """End a response in the making; one that is complete is returned as it is."""
+    """End a response in the making, and return it as far as it came; one that is complete is returned as it is."""
     ctx, response_id = context(request), request.path_params["response_id"]
     run = ctx.runs.of_response(response_id, header_session(request))
     if run is None:
         return JsonReply(_stored(request).body)
     run.cancel(EndedBy.CANCELLED)
-    return JsonReply({
-        "id": response_id, "object": "response", "status": "cancelled", "model": ctx.model.model_id, "output": [],
-        "error": None, "incomplete_details": None, "usage": None,
-    })
+    return JsonReply({**(run.response or {}), "status": "cancelled"})
 
 
 def _stored(request: Request) -> StoredResponse:

@@ -242,14 +242,19 @@ async def test_clients_read_through_silence_and_leaving_a_stream_ends_its_reques
 
 async def test_a_response_in_the_making_is_cancelled_by_another_client(quick: Served) -> None:
     quick.engine.misbehaviour = Misbehaviour.TALKS_UNTIL_ENDED
-    async with openai_async(quick) as client:
-        kinds = []
-        async for event in await client.responses.create(model="tiny", input="hi", stream=True,
-                                                         max_output_tokens=90_000):
-            kinds.append(event.type)
-            if event.type == "response.created":
-                assert (await client.responses.cancel(event.response.id)).status == "cancelled"
-    assert kinds[-1] == "response.cancelled"
+    async with openai_async(quick) as client, openai_async(quick) as other:
+        stream: Any = await client.responses.create(model="tiny", input="hi", stream=True, max_output_tokens=90_000,
+                                                    metadata={"a": "b"})
+        events = [await anext(stream) for _ in range(5)]
+        ended = await other.responses.cancel(events[0].response.id)
+        events += [event async for event in stream]
+    assert (events[-1].type, ended.status) == ("response.cancelled", "cancelled")
+    last = events[-1].response  # an event of ours, so that the SDK leaves it as it came
+    assert last["status"] == "cancelled"
+    assert last["output"][0]["content"][0]["text"].startswith(ended.output_text)
+    assert ended.output_text
+    same = {"id", "created_at", "metadata", "model", "tool_choice", "tools", "parallel_tool_calls"}
+    assert ended.model_dump(include=same) == {name: last[name] for name in same}
 
 
 async def test_salt_and_key_reach_the_engine_and_the_reply(served: Served) -> None:
