@@ -1,5 +1,6 @@
 """One place where every failure becomes an HTTP body: `{"error": {message, type, code, param}}`."""
 
+from collections.abc import Sequence
 
 from ninfer_engine.contract.errors import HTTP_STATUS, ErrorBody, ErrorCode, ErrorDetail, error_type
 from ninfer_engine.runtime.api import EngineRefusedError
@@ -18,14 +19,20 @@ ANTHROPIC_TYPE = {
 }
 
 
-class ApiError(Exception):
-    """A request that gets an error body. The message is for the client and never repeats prompt text."""
+PROMPT_FIELD = {"/v1/chat/completions": "messages", "/v1/messages": "messages", "/v1/completions": "prompt"}
+"""What a route calls its prompt, where it is not `input`."""
 
-    def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+
+class ApiError(Exception):
+    """A request that gets an error body. The message is for the client and never repeats prompt text. allow: the
+    methods that there are, of method_not_allowed."""
+
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None, allow: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.param = param
+        self.allow = allow
 
     @property
     def status(self) -> int:
@@ -37,15 +44,17 @@ class ApiError(Exception):
         """What the engine refused, as this server says it."""
         return cls(refusal.code, refusal.message, refusal.param)
 
-    def detail(self) -> ErrorDetail:
-        """The inner object of the body."""
-        return ErrorDetail(message=self.message, type=error_type(self.code), code=self.code.value, param=self.param)
+    def detail(self, path: str = "") -> ErrorDetail:
+        """The inner object of the body. The engine knows a prompt, and no route's name for it."""
+        too_long = self.code is ErrorCode.CONTEXT_LENGTH_EXCEEDED
+        param = PROMPT_FIELD.get(path, self.param) if too_long else self.param
+        return ErrorDetail(message=self.message, type=error_type(self.code), code=self.code.value, param=param)
 
     def body(self, path: str = "") -> dict[str, object]:
         """The whole body; on /v1/messages it also has the outer `type` that Anthropic clients read."""
-        body: dict[str, object] = ErrorBody(error=self.detail()).model_dump()
+        body: dict[str, object] = ErrorBody(error=self.detail(path)).model_dump()
         if path.startswith("/v1/messages"):
-            error = {**self.detail().model_dump(), "type": ANTHROPIC_TYPE[self.status]}
+            error = {**self.detail(path).model_dump(), "type": ANTHROPIC_TYPE[self.status]}
             body = {"type": "error", "error": error}
         return body
 
@@ -55,6 +64,8 @@ class ApiError(Exception):
         match self.code:
             case ErrorCode.INVALID_API_KEY:
                 headers["www-authenticate"] = "Bearer"
+            case ErrorCode.METHOD_NOT_ALLOWED:
+                headers["allow"] = ", ".join(self.allow)
             case ErrorCode.SERVER_OVERLOADED | ErrorCode.REQUEST_QUEUE_TIMEOUT:
                 headers["retry-after"] = "1"
             case _:

@@ -15,7 +15,9 @@ class Router:
     def __init__(self, routes: Sequence[Route]) -> None:
         self._exact = {(method, route.path): route
                        for route in reversed(routes) if "{" not in route.path for method in route.methods or ()}
-        self._paths = {path for _, path in self._exact}
+        self._methods: dict[str, set[str]] = {}
+        for method, path in self._exact:
+            self._methods.setdefault(path, set()).add(method)
         self._patterns = [route for route in routes if "{" in route.path]
 
     def find(self, scope: Scope) -> Route:
@@ -25,14 +27,16 @@ class Router:
         if exact is not None:
             scope["path_params"] = {}
             return exact
-        known = scope["path"] in self._paths
+        allowed = set(self._methods.get(scope["path"], ()))
         for route in self._patterns:
             match, found = route.matches(scope)
             if match is Match.FULL:
                 scope.update(found)
                 return route
-            known = known or match is Match.PARTIAL
-        if known:
-            method = scope["method"][:16]
-            raise ApiError(ErrorCode.METHOD_NOT_ALLOWED, f"{method} is not allowed here; see the route list")
+            if match is Match.PARTIAL:
+                allowed |= route.methods or set()
+        if allowed:
+            methods = sorted(allowed)
+            raise ApiError(ErrorCode.METHOD_NOT_ALLOWED,
+                           f"{scope['method'][:16]} is not allowed here; {', '.join(methods)} is", allow=methods)
         raise ApiError(ErrorCode.NOT_FOUND, "there is no such route")

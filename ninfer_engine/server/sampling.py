@@ -77,6 +77,6 @@ class SamplingFields(Body):
 
 
 def reply_limit(asked: int | None, default: int, prompt_tokens: int, max_context: int) -> int:
-    """Tokens that a reply may have. What a request asks for is passed on as it is, so that the engine refuses what
-    cannot fit; the default shrinks to the room that the prompt leaves."""
+    """Tokens that a reply may have. What a request asks for is passed on as it is: the engine ends a reply where the
+    context ends. The default shrinks to the room that the prompt leaves."""
     return asked if asked is not None else max(1, min(default, max_context - prompt_tokens))

@@ -108,9 +108,9 @@ class FakeEngine:
                 raise RuntimeError("secret prompt text in a foreign message")
             case _:
                 pass
-        asked = len(request.tokens) + request.sampling.max_new_tokens
-        if asked > self._max_context:
-            told = f"{asked} tokens asked for, the limit is {self._max_context}"
+        prompt = len(request.tokens)
+        if prompt >= self._max_context:
+            told = f"the prompt has {prompt} tokens, the limit is {self._max_context} for prompt and reply together"
             raise EngineRefusedError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, told, "input")
 
     async def _say(self, request: GenerationRequest) -> AsyncIterator[int]:
@@ -119,10 +119,10 @@ class FakeEngine:
             async for token in self._constrained(request):
                 yield token
             return
-        count = 0
+        count, most = 0, min(request.sampling.max_new_tokens, self._max_context - len(request.tokens))
         while True:
             for token in self.script(request):
-                if count == request.sampling.max_new_tokens or request.request_id in self._finish:
+                if count == most or request.request_id in self._finish:
                     return
                 count += 1
                 yield token

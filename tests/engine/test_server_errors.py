@@ -172,9 +172,10 @@ def test_a_queue_timeout_is_503(served: Served) -> None:
 
 
 def test_a_prompt_that_is_too_long_says_the_count_and_the_limit(served: Served) -> None:
-    error = served.create("hello", 400, max_output_tokens=100_000)["error"]
+    count = served.post("/v1/responses/input_tokens", input="hello " * 50_000)["input_tokens"]
+    error = served.create("hello " * 50_000, 400)["error"]
     assert error["code"] == "context_length_exceeded"
-    assert "100000" in error["message"]
+    assert re.findall(r"\d+", error["message"]) == [str(count), "100000"]
 
 
 def test_the_default_limit_shrinks_to_the_room_that_is_left(tmp_path: Path) -> None:
@@ -256,3 +257,10 @@ def test_routes_that_do_not_exist_answer_in_json(
     reply = shared.http.request(method, path)
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
     assert len(reply.headers["x-request-id"]) == 64
+    assert ("allow" in reply.headers) == (status == 405)
+
+
+def test_a_method_that_is_not_allowed_is_told_those_that_are(shared: Served) -> None:
+    for path, methods in (("/v1/responses", "POST"), ("/v1/responses/resp_none", "DELETE, GET, HEAD"),
+                          ("/v1/ninfer/checkpoints", "DELETE, POST"), ("/v1/models/tiny", "GET, HEAD")):
+        assert shared.http.put(path).headers["allow"] == methods

@@ -1,6 +1,7 @@
 """The SDKs against a server over the real engine and the tiny model: what the fake engine cannot show."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -44,6 +45,30 @@ def url() -> Iterator[str]:
 @pytest.fixture
 def client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def test_a_prompt_that_is_too_long_is_refused_under_the_routes_own_name_for_it(client: openai.OpenAI, url: str) -> None:
+    long = "line " * 5000
+    told: Any = [{"role": "user", "content": long}]
+    claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+    for param, ask in (
+        ("messages", lambda: client.chat.completions.create(model="tiny", messages=told, stream=True)),
+        ("prompt", lambda: client.completions.create(model="tiny", prompt=long)),
+        ("input", lambda: client.responses.create(model="tiny", input=long, stream=True)),
+        ("messages", lambda: claude.messages.create(model="tiny", messages=told, max_tokens=5, stream=True)),
+    ):
+        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as refused:
+            ask()
+        error = refused.value.response.json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        count, limit = re.findall(r"\d+", error["message"])
+        assert int(count) > int(limit) == 4096
+
+
+def test_a_reply_that_may_be_longer_than_the_context_ends_with_it(client: openai.OpenAI, url: str) -> None:
+    endless = {"response_format": {"type": "regex", "pattern": "a{1000}"}}
+    made = client.completions.create(model="tiny", prompt=[70] * 4090, max_tokens=10**6, extra_body=endless)
+    assert (made.choices[0].finish_reason, made.usage.completion_tokens) == ("length", 6)  # type: ignore[union-attr]  # it is there
 
 
 def test_choices_share_one_prefill_and_tell_logprobs(client: openai.OpenAI) -> None:
