@@ -67,6 +67,7 @@ class CallFormat:
 
 
 _PROBE_CALL = {"id": "call_0", "type": "function", "function": {"name": "probe", "arguments": {"key": "value"}}}
+_THOUGHT = "\ue000thought"  # no template says so by itself
 _HERMES_CALL = re.compile(r"<tool_call>(\s*)\{.*?\}(\s*)</tool_call>", re.DOTALL)
 
 
@@ -102,6 +103,16 @@ class ServedModel:
             return CallFormat("xml")
         found = _HERMES_CALL.search(text)
         return CallFormat("hermes", found[1], found[2]) if found else CallFormat("hermes")
+
+    @cached_property
+    def can_keep_thinking(self) -> bool:
+        """The template, asked to, writes what an earlier reply reasoned."""
+        user: Message = {"role": "user", "content": "-"}
+        reply: Message = {"role": "assistant", "content": "-", "reasoning_content": _THOUGHT}
+        try:
+            return _THOUGHT in self.chat.render([user, reply, user], None, True, preserve_thinking=True)
+        except ChatTemplateError:
+            return False
 
     @cached_property
     def can_switch_thinking(self) -> bool:

@@ -65,6 +65,7 @@ class CreateResponse(SamplingFields):
     text: Annotated[dict[str, Any] | None, documented_as(TextConfig | None)] = None
     reasoning: ReasoningConfig | None = None
     enable_thinking: bool | None = None
+    preserve_thinking: bool | None = None
     chat_template_kwargs: TemplateSwitches | None = None
     metadata: Metadata | None = None
     user: str | None = None
@@ -82,9 +83,9 @@ class CreateResponse(SamplingFields):
         """Whether and how long to reason. A reply that is continued keeps its reasoning, so preserve_thinking can only
         be true here. Raises ApiError."""
         effort = of_effort(self.reasoning.effort if self.reasoning is not None else None, "reasoning.effort")
-        made = merged(self.chat_template_kwargs, self.enable_thinking, None, effort)
+        made = merged(self.chat_template_kwargs, self.enable_thinking, self.preserve_thinking, effort)
         if made.preserve is False:
-            raise unsupported("chat_template_kwargs.preserve_thinking", "a continued response keeps its reasoning")
+            raise unsupported("preserve_thinking", "a continued response keeps its reasoning")
         return made
 
     def told_logprobs(self) -> int | None:

@@ -55,6 +55,8 @@ class Thinking:
     def check(self, model: ServedModel, in_reasoning: bool) -> None:
         """Raises unsupported when the template cannot do what was asked. in_reasoning: the prompt, made with the
         switches, ends inside an open think tag."""
+        if self.preserve and not model.can_keep_thinking:
+            raise unsupported("preserve_thinking", "this model's chat template drops earlier reasoning; leave it out")
         if self.enabled is None or model.can_switch_thinking or self.enabled is in_reasoning:
             return
         if self.enabled:

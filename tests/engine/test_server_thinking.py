@@ -92,6 +92,23 @@ def test_earlier_reasoning_stays_or_goes_as_asked(thinking: Served) -> None:
     assert "old thoughts" in prompt_text(thinking)
     thinking.post(CHAT, messages=history, preserve_thinking=False)
     assert "old thoughts" not in prompt_text(thinking)
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "old thoughts"}]}
+    thinking.post(RESPONSES, input=[*HI, thought, {"role": "assistant", "content": "fine"}, *HI],
+                  preserve_thinking=True)
+    assert "old thoughts" in prompt_text(thinking)
+
+
+DROPS = TEMPLATE.replace("m.reasoning_content and preserve_thinking is not false", "m.reasoning_content and loop.last")
+
+
+def test_a_template_that_drops_earlier_reasoning_cannot_be_asked_to_keep_it(tmp_path: Path, thinking: Served) -> None:
+    with running(tmp_path / "drops", template=DROPS) as dropping:
+        for path, body in ((CHAT, {"messages": HI}), (RESPONSES, {"input": HI})):
+            for fields in ({"preserve_thinking": True}, {"chat_template_kwargs": {"preserve_thinking": True}}):
+                error = dropping.post(path, 400, **body, **fields)["error"]
+                assert (error["code"], error["param"]) == ("unsupported_parameter", "preserve_thinking")
+    error = thinking.post(RESPONSES, 400, input=HI, preserve_thinking=False)["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "preserve_thinking")
 
 
 @pytest.mark.parametrize(("path", "fields"), [
