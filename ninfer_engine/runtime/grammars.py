@@ -87,6 +87,7 @@ class Grammars:
         if matcher.is_error():
             raise ConstraintError(_short(matcher.get_error()))
         made = Grammar(matcher)
+        made.start().allowed()  # a grammar that derives nothing compiles; its first token says so
         with self._lock:
             self._held[key] = made
             while len(self._held) > _HELD:
@@ -217,5 +218,6 @@ def _ll_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 def _short(message: str) -> str:
-    first = " ".join(message.split())
+    """What went wrong, without llguidance's account of its state."""
+    first = " ".join(message.partition("<state>")[0].split())
     return first if len(first) <= _MESSAGE_LENGTH else first[:_MESSAGE_LENGTH] + "..."

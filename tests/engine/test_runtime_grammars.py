@@ -102,6 +102,14 @@ def test_a_pattern_that_cannot_be_followed_is_refused(pattern: str) -> None:
         MODEL.grammars.regex(pattern)
 
 
+def test_a_grammar_that_derives_nothing_is_refused_before_anyone_follows_it() -> None:
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+    for made, source in ((MODEL.grammars.lark, "start: start"), (MODEL.grammars.json_schema, endless)):
+        with pytest.raises(ConstraintError) as refused:
+            made(source)  # type: ignore[operator]  # each with its own
+        assert "state" not in str(refused.value)
+
+
 def test_a_grammar_is_good_for_many_replies_at_once() -> None:
     grammar = MODEL.grammars.regex("[ab]c")
     assert MODEL.grammars.regex("[ab]c") is grammar

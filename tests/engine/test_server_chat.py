@@ -117,6 +117,8 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
          "response_format.pattern"),
         (CHAT, {"response_format": {"type": "grammar", "grammar": "start"}}, "unsupported_parameter",
          "response_format.grammar"),
+        (CHAT, {"response_format": {"type": "grammar", "grammar": "start: start"}}, "unsupported_parameter",
+         "response_format.grammar"),
         (CHAT, {"tool_choice": "required"}, "invalid_request", "tool_choice"),
         (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
          "invalid_request", "tool_choice"),
