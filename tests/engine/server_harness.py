@@ -53,16 +53,16 @@ class Says:
 
 
 @dataclass
-class Served:
-    """A running server and everything behind it."""
+class Reached:
+    """A running server as clients see it."""
 
-    engine: FakeEngine
-    says: Says
-    model: ServedModel
     http: httpx.Client
     address: tuple[str, int]
-    log: RequestLog
-    log_path: Path
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.address[0]}:{self.address[1]}"
 
     def create(self, text: Any = "hello", status: int = 200, /, **fields: Any) -> dict[str, Any]:
         """POST /v1/responses; the reply's JSON."""
@@ -85,11 +85,6 @@ class Served:
             lines = [line.removeprefix("data: ") for line in reply.iter_lines() if line.startswith("data: ")]
         return [json.loads(line) for line in lines if line != "[DONE]"]
 
-    def lines(self) -> list[dict[str, Any]]:
-        """The request log so far."""
-        self.log.flush()
-        return [json.loads(line) for line in self.log_path.read_text().splitlines()]
-
     def socket(self) -> socket.socket:
         """A raw connection."""
         return socket.create_connection(self.address, timeout=20)
@@ -105,6 +100,22 @@ class Served:
                     break
                 found += piece
             return found
+
+
+@dataclass
+class Served(Reached):
+    """A running server over the fake engine, and everything behind it."""
+
+    engine: FakeEngine
+    says: Says
+    model: ServedModel
+    log: RequestLog
+    log_path: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The request log so far."""
+        self.log.flush()
+        return [json.loads(line) for line in self.log_path.read_text().splitlines()]
 
 
 @contextlib.contextmanager
@@ -134,6 +145,6 @@ def running(
     app = create_app(engine, model, EngineFlags(model=MODEL, **flags), api_key, log, limits=limits or Limits())
     with serving(app, engine.close) as address:
         with httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=20) as client:
-            yield Served(engine, says, model, client, address, log, log_path)
+            yield Served(client, address, engine, says, model, log, log_path)
         engine.release.set()
     assert engine.closed == 1

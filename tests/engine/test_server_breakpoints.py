@@ -5,15 +5,8 @@ from typing import Any
 
 import anthropic
 import pytest
-from engine_cases import COSTS
-from model_cases import tiny_of_four_layers
-from server_harness import Served, serving
-
-from ninfer_engine.contract.flags import EngineFlags
-from ninfer_engine.runtime.build import build_engine
-from ninfer_engine.server.app import create_app
-from ninfer_engine.server.model import ServedModel
-from ninfer_engine.server.request_log import RequestLog
+from real_server import real_server
+from server_harness import Served
 
 EPHEMERAL = {"type": "ephemeral"}
 RULES = "The ledger has lines. Every line names an account, what it pays and to whom it pays. " * 12
@@ -86,13 +79,8 @@ def test_more_breakpoints_than_there_may_be_are_refused(served: Served, client: 
 @pytest.fixture(scope="module")
 def real_url() -> Iterator[str]:
     """A server over the real engine."""
-    flags = EngineFlags(model=str(tiny_of_four_layers()), model_id="tiny", max_context=8192, kv_capacity=16384,
-                        host_kv_mib=32, device="cpu", context_cost_presets=str(COSTS), check_invariants=True)
-    built = build_engine(flags)
-    built.engine.start()
-    served = ServedModel("tiny", built.model.tokenizer, built.model.chat)
-    with serving(create_app(built.engine, served, flags, None, RequestLog(None, "x")), built.engine.close) as address:
-        yield f"http://{address[0]}:{address[1]}"
+    with real_server(max_context=8192, max_concurrency=1) as server:
+        yield server.url
 
 
 def test_the_first_request_that_goes_on_differently_resumes_at_the_breakpoint(real_url: str) -> None:

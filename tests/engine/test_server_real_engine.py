@@ -10,15 +10,7 @@ import anthropic
 import jsonschema
 import openai
 import pytest
-from engine_cases import COSTS
-from model_cases import tiny_of_four_layers
-from server_harness import serving
-
-from ninfer_engine.contract.flags import EngineFlags
-from ninfer_engine.runtime.build import build_engine
-from ninfer_engine.server.app import create_app
-from ninfer_engine.server.model import ServedModel
-from ninfer_engine.server.request_log import RequestLog
+from real_server import real_server
 
 HI: Any = [{"role": "user", "content": "Which account of the ledger pays the most, and in which line of it?"}]
 SCHEMA: dict[str, Any] = {
@@ -31,15 +23,8 @@ TOOL: Any = {"type": "function", "function": {"name": "pay", "parameters": SCHEM
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A running server."""
-    flags = EngineFlags(model=str(tiny_of_four_layers()), model_id="tiny", port=0, max_context=4096, kv_capacity=16384,
-                        host_kv_mib=32, device="cpu", max_concurrency=3, context_cost_presets=str(COSTS),
-                        check_invariants=True)
-    built = build_engine(flags)
-    built.engine.start()
-    served = ServedModel("tiny", built.model.tokenizer, built.model.chat)
-    app = create_app(built.engine, served, flags, None, RequestLog(None, "x"))
-    with serving(app, built.engine.close) as address:
-        yield f"http://{address[0]}:{address[1]}"
+    with real_server() as server:
+        yield server.url
 
 
 @pytest.fixture
