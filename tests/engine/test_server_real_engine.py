@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import anthropic
 import jsonschema
 import openai
 import pytest
-from real_server import real_server
+from real_server import real_server, until_idle
 
 HI: Any = [{"role": "user", "content": "Which account of the ledger pays the most, and in which line of it?"}]
 SCHEMA: dict[str, Any] = {
@@ -25,6 +26,11 @@ def url() -> Iterator[str]:
     """A running server."""
     with real_server() as server:
         yield server.url
+
+
+def samples(text: str) -> dict[str, float]:
+    """Prometheus text: every sample by its name and labels."""
+    return {name: float(value) for name, value in re.findall(r"^([^#]\S*) (\S+)$", text, re.MULTILINE)}
 
 
 @pytest.fixture
@@ -89,6 +95,61 @@ def test_formats_and_forced_calls_bind_the_real_sampler(client: openai.OpenAI, t
         final: Any = stream.get_final_completion()
     assert final.choices[0].finish_reason == "tool_calls"
     jsonschema.validate(json.loads(final.choices[0].message.tool_calls[0].function.arguments), SCHEMA)
+
+
+def test_streams_of_several_choices_each_follow_the_format_and_call_the_tools(client: openai.OpenAI) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+    formatted = said_in_streams(client, response_format=wanted, logprobs=True)
+    called = said_in_streams(client, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+    for text, finish in formatted + called:
+        jsonschema.validate(json.loads(text), SCHEMA)
+        assert finish in ("stop", "tool_calls")
+
+
+def said_in_streams(client: openai.OpenAI, **fields: Any) -> list[tuple[str, str]]:
+    """The text or the arguments of three choices that come at once, and how each ended."""
+    said, ends = [""] * 3, [""] * 3
+    for chunk in client.chat.completions.create(model="tiny", messages=HI, n=3, seed=1, stream=True, max_tokens=120,
+                                                stream_options={"include_usage": True}, **fields):
+        for choice in chunk.choices:
+            [call] = choice.delta.tool_calls or [None]
+            said[choice.index] += call.function.arguments if call is not None else choice.delta.content or ""
+            ends[choice.index] = choice.finish_reason or ends[choice.index]
+    assert chunk.usage is not None
+    assert not chunk.choices
+    return list(zip(said, ends, strict=True))
+
+
+def test_what_the_metrics_count_is_what_the_replies_say() -> None:
+    with real_server() as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        made: list[Any] = [client.chat.completions.create(model="tiny", messages=HI, max_tokens=9) for _ in range(3)]
+        first = client.responses.create(model="tiny", input="Name the lines.", max_output_tokens=9)
+        made.append(client.responses.create(model="tiny", input="And?", previous_response_id=first.id,
+                                            max_output_tokens=9))
+        made.append(first)
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model="tiny", prompt=[70] * 5000)
+        until_idle(server)
+        found = samples(server.http.get("/metrics").text)
+    records = [one.ninfer for one in made]
+    for path, count in Counter(record["path"] for record in records).items():
+        assert found[f'ninfer_prefix_selections_total{{path="{path}"}}'] == count
+    for reason, count in Counter(record["miss_reason"] for record in records if record["miss_reason"]).items():
+        assert found[f'ninfer_prefix_misses_total{{reason="{reason}"}}'] == count
+    assert found["ninfer_reused_tokens_total"] == sum(record["reused_tokens"] for record in records)
+    assert found["ninfer_computed_tokens_total"] == sum(record["computed_tokens"] for record in records) == \
+        found['ninfer_engine_tokens_total{kind="computed_prefill"}']
+    for stage in ("queue", "plan", "restore", "ttft"):
+        spent = sum(record["timings"][f"{stage}_s"] for record in records)
+        assert found[f"ninfer_{stage}_seconds_sum"] == pytest.approx(spent)
+    said = found['ninfer_engine_tokens_total{kind="committed_decode"}']
+    assert found["ninfer_token_gap_seconds_count"] == said - len(made)
+    assert found['ninfer_requests_ended_total{how="completed"}'] == len(made)
+    assert found['ninfer_requests_ended_total{how="context_length_exceeded"}'] == 1
+    assert found['ninfer_http_requests_total{route="/v1/responses",status="200"}'] == 2
+    assert found['ninfer_http_requests_total{route="/v1/completions",status="400"}'] == 1
+    assert found['ninfer_pool_occupied{pool="private_catalog"}'] == 2
 
 
 def test_constrained_and_free_requests_share_a_batch(client: openai.OpenAI, url: str) -> None:

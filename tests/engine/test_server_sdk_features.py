@@ -240,6 +240,26 @@ async def test_clients_read_through_silence_and_leaving_a_stream_ends_its_reques
                 await asyncio.sleep(0.01)
 
 
+async def test_a_stream_that_is_refused_after_it_began_raises_in_every_client(quick: Served) -> None:
+    quick.engine.misbehaviour = Misbehaviour.QUEUE_TIMEOUT
+    async with openai_async(quick) as client, anthropic_async(quick) as other:
+        streams: list[Any] = [
+            await client.chat.completions.create(model="tiny", messages=HI, stream=True),
+            await client.completions.create(model="tiny", prompt="hi", stream=True),
+            await other.messages.create(model="tiny", messages=HI, stream=True, max_tokens=9),
+            await client.responses.create(model="tiny", input="hi", stream=True),
+        ]
+        quick.engine.release.set()
+        for stream in streams[:3]:
+            with pytest.raises((openai.APIError, anthropic.APIError)) as refused:
+                async for _ in stream:
+                    pass
+            body: Any = refused.value.body
+            assert body.get("error", body)["code"] == "request_queue_timeout"
+        last = [event async for event in streams[3]][-1]
+    assert (last.type, last.response.error.code) == ("response.failed", "request_queue_timeout")
+
+
 async def test_a_response_in_the_making_is_cancelled_by_another_client(quick: Served) -> None:
     quick.engine.misbehaviour = Misbehaviour.TALKS_UNTIL_ENDED
     async with openai_async(quick) as client, openai_async(quick) as other:
