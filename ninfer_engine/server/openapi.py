@@ -10,7 +10,7 @@ from ninfer_engine import __version__
 from ninfer_engine.contract.checkpoints import CheckpointRequest, CheckpointStatus, DeleteReply, SaveReply
 from ninfer_engine.contract.errors import ErrorBody
 from ninfer_engine.contract.status import StatusDocument
-from ninfer_engine.server import chat_schema, messages_schema, responses_schema
+from ninfer_engine.server import chat_schema, messages_schema, replies, responses_schema
 from ninfer_engine.server.chat_schema import ChatRequest, CompletionRequest
 from ninfer_engine.server.messages_schema import CountRequest, MessageRequest
 from ninfer_engine.server.responses_schema import CreateResponse
@@ -35,6 +35,19 @@ _REQUESTS: dict[tuple[str, str], type[BaseModel]] = {
     ("delete", "/v1/ninfer/checkpoints"): CheckpointRequest,
 }
 _REPLIES: dict[tuple[str, str], type[BaseModel]] = {
+    ("get", "/health"): replies.Healthy,
+    ("get", "/v1/models"): replies.Models,
+    ("get", "/v1/models/{model_id}"): replies.Model,
+    ("post", "/v1/responses"): replies.ResponseObject,
+    ("post", "/v1/responses/input_tokens"): replies.InputTokens,
+    ("get", "/v1/responses/{response_id}"): replies.ResponseObject,
+    ("delete", "/v1/responses/{response_id}"): replies.DeletedResponse,
+    ("get", "/v1/responses/{response_id}/input_items"): replies.InputItems,
+    ("post", "/v1/responses/{response_id}/cancel"): replies.ResponseObject,
+    ("post", "/v1/chat/completions"): replies.ChatCompletion,
+    ("post", "/v1/completions"): replies.Completion,
+    ("post", "/v1/messages"): replies.Message,
+    ("post", "/v1/messages/count_tokens"): replies.MessageTokens,
     ("get", "/v1/ninfer/status"): StatusDocument,
     ("post", "/v1/ninfer/checkpoints"): SaveReply,
     ("delete", "/v1/ninfer/checkpoints"): DeleteReply,
@@ -42,6 +55,7 @@ _REPLIES: dict[tuple[str, str], type[BaseModel]] = {
     ("get", "/v1/ninfer/checkpoints/status"): CheckpointStatus,
     ("get", "/v1/ninfer/checkpoints/{sha}/status"): CheckpointStatus,
 }
+_REQUEST_ID = {"X-Request-Id": {"required": True, "schema": {"type": "string"}}}
 _SSE = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}, "required": ["data"]}
 _STREAMED = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/messages"})
 
@@ -78,8 +92,9 @@ def _operation(method: str, path: str, text: str) -> dict[str, Any]:
         "summary": text,
         "parameters": _parameters(path),
         "responses": {
-            "200": {"description": "as asked", "content": content},
-            "default": {"description": "refused", "content": {"application/json": {"schema": _ref(ErrorBody)}}},
+            "200": {"description": "as asked", "headers": _REQUEST_ID, "content": content},
+            "default": {"description": "refused", "headers": _REQUEST_ID,
+                        "content": {"application/json": {"schema": _ref(_error(path))}}},
         },
     }
     request = _REQUESTS.get((method, path))
@@ -88,10 +103,15 @@ def _operation(method: str, path: str, text: str) -> dict[str, Any]:
     return made
 
 
+def _error(path: str) -> type[BaseModel]:
+    return replies.MessagesError if path.startswith("/v1/messages") else ErrorBody
+
+
 def _parameters(path: str) -> list[dict[str, Any]]:
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     found = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     found.append({"name": "X-NInfer-Session", "in": "header", "required": False, "schema": _HEX64})
+    found.append({"name": "X-Request-Id", "in": "header", "required": False, "schema": {"type": "string"}})
     if path.endswith("/input_items"):
         found += [
             {"name": "after", "in": "query", "schema": {"type": "string"}},
@@ -107,9 +127,9 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 def _schemas() -> dict[str, Any]:
     requests = dict.fromkeys(_REQUESTS.values())
-    replies: dict[type[BaseModel], None] = dict.fromkeys([*_REPLIES.values(), ErrorBody])
+    made_with: dict[type[BaseModel], None] = dict.fromkeys([*_REPLIES.values(), ErrorBody, replies.MessagesError])
     read: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in requests]
-    sent: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "serialization") for model in replies]
+    sent: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "serialization") for model in made_with]
     _, made = models_json_schema(read + sent, ref_template="#/components/schemas/{model}")
     schemas: dict[str, Any] = made["$defs"]
     for model, only in _ONLY.items():
