@@ -113,13 +113,12 @@ def _parse_item(value: Any, at: str) -> Item:
 
 
 def stored_form(items: Iterable[Item]) -> tuple[dict[str, Any], ...]:
-    """The items as input_items shows them: every one with an id, content as parts."""
-    made = []
+    """The items as input_items shows them: every one with an id of its own, by which pages go on; content as parts."""
+    made: dict[str, dict[str, Any]] = {}
     for item in items:
-        form = item.model_dump(exclude_none=True)
-        form["id"] = item.id or new_id(_PREFIX[item.type])
-        made.append(form)
-    return tuple(made)
+        own = item.id if item.id and item.id not in made else new_id(_PREFIX[item.type])
+        made[own] = item.model_dump(exclude_none=True) | {"id": own}
+    return tuple(made.values())
 
 
 def check_call_outputs(items: Sequence[Item], earlier: Sequence[Item] = ()) -> None:

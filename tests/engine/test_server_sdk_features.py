@@ -74,6 +74,11 @@ async def test_input_items_come_page_by_page_to_both_clients(served: Served) -> 
     assert [len(page.data) for page in pages] == [5, 5, 5, 5, 3]
     texts = [item.content[0].text for page in pages for item in page.data]  # type: ignore[union-attr]  # messages all
     assert texts == [f"part {n}" for n in range(23)]
+    again: Any = [{"type": "message", "id": "msg_same", "role": "user", "content": str(n)} for n in range(5)]
+    same = client.responses.create(model="tiny", input=again)
+    found: Any = list(client.responses.input_items.list(same.id, limit=1, order="asc"))
+    assert [item.content[0].text for item in found] == ["0", "1", "2", "3", "4"]
+    assert found[0].id == "msg_same"
     async with openai_async(served) as other:
         newest = [item.id async for item in other.responses.input_items.list(made.id, limit=10)]
     assert newest == [item.id for page in reversed(pages) for item in reversed(page.data)]
