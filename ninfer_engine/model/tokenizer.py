@@ -27,7 +27,7 @@ class Tokenizer:
     def __init__(self, hf: HfTokenizer, eos_token_ids: frozenset[int]) -> None:
         self._hf = hf
         self.eos_ids = eos_token_ids
-        self.size = hf.get_vocab_size(with_added_tokens=True)
+        self.size = 1 + max(hf.get_vocab(with_added_tokens=True).values(), default=-1)  # ids may have holes
         added = hf.get_added_tokens_decoder()
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self._bytes = _token_bytes(hf, {index: token.content for index, token in added.items()})

@@ -107,3 +107,8 @@ def test_a_missing_or_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_an_end_token_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(ModelError, match="eos_token_id 9999"):
         Tokenizer.read(tiny_directory(), frozenset({9999}))
+
+
+def test_the_size_is_one_more_than_the_highest_id_so_that_no_text_gives_an_id_beyond_it() -> None:
+    holes = Tokenizer(HfTokenizer(models.BPE(vocab={"a": 0, "b": 7}, merges=[])), frozenset({0}))
+    assert max(holes.encode("ab")) < holes.size == 8
