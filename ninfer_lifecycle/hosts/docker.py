@@ -5,6 +5,7 @@ the model read-only, a port on 127.0.0.1. Its output is copied to run_dir/engine
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ninfer_lifecycle.errors import HostError
@@ -14,7 +15,7 @@ from ninfer_lifecycle.hosts.daemon import ContainerGoneError, Daemon, NoDaemonEr
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
 from ninfer_lifecycle.hosts.grace import enough_grace
 from ninfer_lifecycle.hosts.life import Life
-from ninfer_lifecycle.hosts.mounts import describe_belongings, prepare_belongings
+from ninfer_lifecycle.hosts.mounts import Belongings, describe_belongings, prepare_belongings
 from ninfer_lifecycle.hosts.on_daemon import OnDaemon, environment_of_daemon
 from ninfer_lifecycle.hosts.placing import PortTakenError
 from ninfer_lifecycle.hosts.readiness import SYSTEM_CLOCK, Clock
@@ -49,18 +50,32 @@ class DockerHost(OnDaemon):
         """See Host. spec.image is needed; it is run by the id that it resolves to now."""
         image = self._image_to_run(spec)
         belongings = prepare_belongings(spec)
-        asked = Asked(image, ("serve", *belongings.argv), belongings.user, belongings.mounts, spec.limits, spec.port)
-        options = create_options(spec, asked)
-        self._watch.begin()
-        with shielded():  # between the daemon's yes and our note of it, no interruption may fall
-            handle = self._daemon.create(options)
-            life = self._lives[handle] = Life(self._daemon, self._watch, self._clock, handle, spec, asked, belongings)
+        try:
+            life = self._created(spec, image, belongings)
+        except BaseException:
+            belongings.forget_key()
+            raise
         try:
             return self._go(life, epoch=0, previous=None)
         except BaseException:
             with shielded():
                 self._remove(life, 0.0)
             raise
+
+    def _created(self, spec: EngineSpec, image: str, belongings: Belongings) -> Life:
+        """The container, made and not started."""
+        asked = Asked(image, ("serve", *belongings.argv), belongings.user, belongings.mounts, spec.limits, spec.port)
+        options = create_options(spec, asked)
+        self._watch.begin()
+        with shielded():  # between the daemon's yes and our note of it, no interruption may fall
+            try:
+                handle = self._daemon.create(options)
+            except NoDaemonError:
+                with suppress(HostError):  # it may have made it and said so too late
+                    self._daemon.remove(str(options["name"]))
+                raise
+            life = self._lives[handle] = Life(self._daemon, self._watch, self._clock, handle, spec, asked, belongings)
+        return life
 
     def _go(self, life: Life, epoch: int, previous: HostFacts | None) -> RunningEngine:
         """Start the created or stopped container; on return it is ready, identified, undrifted and has answered."""

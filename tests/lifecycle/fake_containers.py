@@ -16,6 +16,11 @@ class Fault(StrEnum):
 
     STALLS_AT_INSPECT = "stalls at inspect"
     STALLS_AT_EVENTS = "stalls at events"
+    STALLS_AT_CREATE = "makes the container and never says so"
+    STALLS_AT_START = "starts the container and never says so"
+    STALLS_AT_LOGS = "stalls at logs"
+    STALLS_AT_KILL = "stalls at signals"
+    REFUSES_TO_CREATE = "refuses to create"
     LOSES_EVENTS = "loses events"
     BREAKS_EVENT_STREAMS = "breaks event streams"
     BREAKS_LOG_STREAMS = "breaks log streams in the middle of an entry"

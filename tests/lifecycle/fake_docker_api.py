@@ -74,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         if not path.startswith("/containers/") or name in {"list_containers", "create"}:
             getattr(self, name)()
             return None
-        container = self.owner.containers.get(self.subject)
+        container = self.owner.containers.get(self.subject) or next(
+            (one for one in self.owner.containers.values() if one.name == self.subject), None)
         if container is None:
             return self.answer(404, {"message": f"No such container: {self.subject}"})
         getattr(self, name)(container)
@@ -140,9 +141,14 @@ class Handler(BaseHTTPRequestHandler):
     # Containers
 
     def create(self) -> None:
+        if self.owner.has(Fault.REFUSES_TO_CREATE):
+            return self.answer(400, {"message": "Unknown runtime specified crun"})
         made = FakeContainer(secrets.token_hex(32), self.query.get("name", "x"), self.body)
         self.owner.containers[made.id] = made
-        self.answer(201, {"Id": made.id, "Warnings": []})
+        if self.owner.has(Fault.STALLS_AT_CREATE):
+            self.owner.gone.wait()
+            return None
+        return self.answer(201, {"Id": made.id, "Warnings": []})
 
     def inspect(self, container: FakeContainer) -> None:
         if self.owner.has(Fault.STALLS_AT_INSPECT) and container.lives:
@@ -168,9 +174,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(500, {"message": "driver failed programming external connectivity: Bind for "
                                                 "127.0.0.1:4711 failed: port is already allocated"})
         self.owner.run(container)
+        if self.owner.has(Fault.STALLS_AT_START):
+            self.owner.gone.wait()
+            return None
         return self.answer(204)
 
     def kill(self, container: FakeContainer) -> None:
+        if self.owner.has(Fault.STALLS_AT_KILL):
+            self.owner.gone.wait()
+            return None
         if container.state != "running":
             return self.answer(409, {"message": f"Container {container.id} is not running"})
         if self.query.get("signal") == "SIGTERM":
@@ -190,6 +202,9 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(204)
 
     def logs(self, container: FakeContainer) -> None:
+        if self.owner.has(Fault.STALLS_AT_LOGS):
+            self.owner.gone.wait()
+            return None
         if self.query.get("follow") == "1":
             return self.stream(self.log_chunks(container))
         entries = container.entries

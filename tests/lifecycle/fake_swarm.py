@@ -41,6 +41,7 @@ class SwarmFault(StrEnum):
     SECRET_IN_USE = "a secret is in use for a while after its service went"
     CHANGED_MEANWHILE = "somebody else updates the service in the same moment"
     FORGETS_TASKS = "keeps no history of tasks"
+    STALLS_AT_CREATE = "makes a service and never says so"
     OTHER_PORT_FOR_IPV6 = "publishes a task on another port for IPv6, the lower of the two"
 
 
@@ -232,6 +233,9 @@ class SwarmHandler(Handler):
         if self.owner.does(SwarmFault.CRASH_LOOP) or self.owner.does(SwarmFault.NO_SUCH_IMAGE):
             for _ in range(2):  # it tries again
                 self.owner.make_task(service, 1)
+        if self.owner.does(SwarmFault.STALLS_AT_CREATE):
+            self.owner.gone.wait()
+            return
         self.answer(201, {"ID": service_id})
 
     def inspect_service(self) -> None:

@@ -26,6 +26,8 @@ from ninfer_lifecycle.hosts.readiness import CannotGenerateError, EngineEndedErr
 
 CONFIG, MODEL = "a" * 64, "b" * 64
 POOLED = 6
+HINDERS_REMOVAL = {Fault.REFUSES_TO_REMOVE, Fault.STALLS_AT_INSPECT, Fault.STALLS_AT_KILL, Fault.SPEAKS_GARBAGE,
+                   Fault.IGNORES_SIGKILL}
 Start = Callable[..., FakeDockerd]
 
 
@@ -51,8 +53,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     with nothing_more_held():
         yield start
         for one in started:
-            if not {Fault.REFUSES_TO_REMOVE, Fault.STALLS_AT_INSPECT, Fault.SPEAKS_GARBAGE, Fault.IGNORES_SIGKILL} \
-                    & one.faults:
+            if not HINDERS_REMOVAL & one.faults:
                 assert one.containers == {}
             one.__exit__(None, None, None)
 
@@ -210,12 +211,39 @@ def test_an_engine_that_holds_much_gets_longer_to_save_it(daemon: Start, spec: E
         assert time.monotonic() - began >= 1.2
 
 
-def test_a_daemon_that_stalls_is_told_within_its_deadline(daemon: Start, spec: EngineSpec) -> None:
+@pytest.mark.parametrize("fault", [
+    Fault.STALLS_AT_INSPECT, Fault.STALLS_AT_CREATE, Fault.STALLS_AT_START, Fault.STALLS_AT_KILL])
+def test_a_daemon_that_stalls_is_told_within_its_deadline(daemon: Start, spec: EngineSpec, fault: Fault) -> None:
     began = time.monotonic()
-    with pytest.raises(NoDaemonError, match="does not answer in time"), \
-            host(daemon(Fault.STALLS_AT_INSPECT), timeout_s=0.5) as place:
-        place.start(spec)
+    with pytest.raises(NoDaemonError, match="does not answer in time"), host(daemon(fault), timeout_s=0.5) as place:
+        place.stop(place.start(keyed(spec)))
     assert time.monotonic() - began < 30
+    assert not list(spec.run_dir.glob("key-*"))
+
+
+def test_a_daemon_that_gives_no_logs_holds_nothing_up(daemon: Start, spec: EngineSpec) -> None:
+    began = time.monotonic()
+    with host(daemon(Fault.STALLS_AT_LOGS), timeout_s=0.5) as place:
+        engine = place.restart(place.start(spec))
+        with pytest.raises(NoDaemonError, match="does not answer in time"):
+            place.logs(engine)
+    assert time.monotonic() - began < 60
+
+
+def test_a_container_that_is_not_made_leaves_no_copy_of_the_key(daemon: Start, spec: EngineSpec) -> None:
+    with host(daemon(Fault.REFUSES_TO_CREATE)) as place:
+        with pytest.raises(HostError, match="Unknown runtime specified"):
+            place.start(keyed(spec))
+        with pytest.raises(HostError, match="is no seccomp profile"):
+            place.start(replace(keyed(spec), limits=Limits(seccomp=Path("/nowhere"))))
+    assert not list(spec.run_dir.glob("key-*"))
+
+
+def keyed(spec: EngineSpec) -> EngineSpec:
+    """With an API key."""
+    key = spec.model_dir.with_name("api.key")
+    key.write_text("secret-key\n")
+    return replace(spec, key_file=key)
 
 
 def test_a_daemon_that_speaks_garbage_is_told_as_such(daemon: Start, spec: EngineSpec) -> None:

@@ -15,6 +15,7 @@ from ninfer_engine.contract.flags import EngineFlags
 from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Limits, Ulimit
 from ninfer_lifecycle.hosts.container import BoundPath
+from ninfer_lifecycle.hosts.daemon import NoDaemonError
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
 from ninfer_lifecycle.hosts.on_daemon import DriftError
 from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL, Fate, kept_labels
@@ -191,6 +192,13 @@ def test_managers_without_quorum_are_told_as_such(swarm: Start, spec: EngineSpec
 def test_a_quorum_that_is_lost_in_mid_run_ends_the_run_and_is_told(swarm: Start, spec: EngineSpec) -> None:
     with pytest.raises(NoQuorumError), host(swarm(SwarmFault.LOSES_QUORUM_LATER)) as place:
         place.start(spec)
+
+
+def test_a_service_that_was_made_and_not_said_so_is_removed_with_its_secret(swarm: Start, spec: EngineSpec) -> None:
+    daemon = SdkDaemon(swarm(SwarmFault.STALLS_AT_CREATE).url, 0.5)
+    with pytest.raises(NoDaemonError, match="does not answer in time"), \
+            SwarmHost(daemon=daemon, swarm=daemon.swarm) as place:
+        place.start(replace(spec, key_file=spec.model_dir.with_name("key")))
 
 
 def test_a_secret_that_is_in_use_for_a_while_is_removed_when_it_is_not(swarm: Start, spec: EngineSpec) -> None:

@@ -6,11 +6,13 @@ is an end. Model, store and log are bound from this machine, so the task is held
 nodes are `ninfer deploy`'s.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ninfer_lifecycle.errors import HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, HostFacts, HostKind, RunningEngine
 from ninfer_lifecycle.hosts.container import KEY_AT, Asked, BoundPath, facts_of
 from ninfer_lifecycle.hosts.daemon import ContainerGoneError, Daemon
@@ -101,8 +103,11 @@ class SwarmHost(OnDaemon):
                 # The most that a stop may need; how long one really gets is decided at each stop.
                 stop_s=stop_limit(60.0, spec.flags.session_checkpoint_quota_mib << 20))))
         except BaseException:
-            for one in secrets:
-                self._swarm.remove("secret", one.id)
+            with suppress(HostError):  # the manager may have made it and said so too late
+                if (made := self._swarm.find_service(name)) is not None:
+                    self._swarm.remove("service", made.id)
+                for one in secrets:
+                    remove_when_free(self._swarm, self._clock, "secret", one.id)
             raise
         self._services.add(service_id)
         if secrets:
