@@ -106,8 +106,8 @@ class OnDaemon(ABC):
         """
         base_url = f"http://127.0.0.1:{port}"
         with client_of(life.spec, base_url) as client:
-            status = wait_until_ready(client, life.spec.expected, life.ended, max(0.0, ends - self._clock.now()),
-                                      self._clock, life.listens)
+            status = wait_until_ready(client, life.spec.expected, life.ended, life.spec.ready_s, self._clock,
+                                      life.listens, ends)
             attrs = self._daemon.inspect(life.handle)
             if (end := life.end_in(attrs)) is not None:  # then what answered was not ours
                 raise ended_error(end)

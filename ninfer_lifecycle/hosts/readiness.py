@@ -89,15 +89,18 @@ def wait_until_ready(
     ready_s: float,
     clock: Clock = SYSTEM_CLOCK,
     listens: Callable[[], bool] = lambda: False,
+    ends: float | None = None,
 ) -> StatusDocument:
     """The first status document of the ready engine.
 
     ended: asked before each poll; not None ends the wait. listens: whether the engine is known to listen, by another
-    way than its address. Raises EngineEndedError (with the last lines, the exit code and whether memory ran out),
-    ForeignServerError when another identity answers for FOREIGN_GRACE_S on end, UnreachableEngineError when it listens
-    for UNREACHABLE_GRACE_S and no connection holds, and NeverReadyError with the last reason.
+    way than its address. ends: the clock's time by which ready_s are over, of a start that began before.
+
+    Raises EngineEndedError (with the last lines, the exit code and whether memory ran out), ForeignServerError when
+    another identity answers for FOREIGN_GRACE_S on end, UnreachableEngineError when it listens for UNREACHABLE_GRACE_S
+    and no connection holds, and NeverReadyError with the last reason.
     """
-    deadline = clock.now() + ready_s
+    deadline = clock.now() + ready_s if ends is None else ends
     foreign, unreachable = _Lasting(FOREIGN_GRACE_S, clock), _Lasting(UNREACHABLE_GRACE_S, clock)
     reason = "nothing answered"
     while True:
@@ -171,7 +174,7 @@ def first_reply(engine: Generates, status: StatusDocument, ended: Callable[[], E
     body = {"model": status.runtime.public_model_id, "input": FIRST_WORDS, "max_output_tokens": 1, "store": False,
             "temperature": 0}
     try:
-        reply = engine.create_response(body, None, max(_QUICK_S, within_s))
+        reply = engine.create_response(body, None, math.ceil(max(_QUICK_S, within_s)))
     except EngineError as error:
         settled = clock.now() + (SETTLES_S if isinstance(error, EngineUnreachableError) else 0.0)
         while (end := ended()) is None and clock.now() < settled:
