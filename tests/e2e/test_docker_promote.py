@@ -1,4 +1,4 @@
-"""Promotion in real containers: killed and interrupted at every step with pretended engines, once with the real one."""
+"""Changes of a lane in real containers: cut off at every point with pretended engines, once with the real one."""
 
 import os
 import shutil
@@ -11,13 +11,14 @@ from pathlib import Path
 
 import docker
 import pytest
+from change_loop import Bench as Changing
+from change_loop import key_copies
 from receipt_cases import honest_evidence, receipt, signer
 from release_world import Caller, World
 
 from ninfer_lifecycle.commands.options import now
 from ninfer_lifecycle.gates.thresholds import QualificationPolicy
 from ninfer_lifecycle.hosts.choice import open_host
-from ninfer_lifecycle.hosts.signals import Terminated, sigterm_raises
 from ninfer_lifecycle.probes.plans import make_plan
 from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.locking import lock_profile
@@ -54,58 +55,80 @@ def world(tmp_path: Path, pretended: str) -> Iterator[World]:
     made.close()
 
 
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
 def promote(world: World, name: str, strategy: Strategy) -> None:
     world.promote(world.wanted(name, "pretend" if name == "one" else "other", strategy))
 
 
-def other_than_live(world: World) -> tuple[str, str]:
-    live = world.lane().live
-    assert live is not None
-    return live.profile, "two" if live.profile == "one" else "one"
-
-
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("strategy", list(Strategy))
-def test_containers_killed_at_any_step_are_mended_by_a_rerun(world: World, strategy: Strategy) -> None:
-    promote(world, "one", strategy)
-    world.steps = []
-    promote(world, "two", strategy)
-    steps = list(world.steps)
+def test_a_promotion_cut_off_at_any_point_keeps_the_last_good_release(
+    world: World, strategy: Strategy, number: signal.Signals
+) -> None:
+    """Interrupted, it has undone or done the change by itself; killed, a rerun or a recovery does."""
+    bench = Changing(world)
+    words = {"one": bench.promoting("one", "pretend", strategy.value),
+             "two": bench.promoting("two", "other", strategy.value)}
+    assert bench.run(words["one"]) == 0, bench.output
+    points = bench.points(words["two"])
+    assert bench.run(words["one"]) == 0, bench.output  # from now on there is a kept release to put away
+    points = bench.points(words["two"])
+    assert {"container made", "container started", "started-recorded", "switched", "retiring", "container signalled",
+            "container removed"} <= set(points)
     with Caller(world) as caller:
-        for index, step in enumerate(steps):
-            live, other = other_than_live(world)
-            status = world.killed(lambda other=other: promote(world, other, strategy), index)
-            assert os.WIFSIGNALED(status), f"{step}: {status}"
-            world.recover()
-            assert world.live_name() == (other if index >= steps.index("switched") else live), step
-            assert len(world.engines()) == 1, step
+        for index, point in enumerate(points):
+            before = world.lane().live
+            assert before is not None
+            other = "two" if before.profile == "one" else "one"
+            check_cut_off(bench, bench.run(words[other], index, number), number, f"{index}: {point}")
+            done = index >= points.index("switched" if number is signal.SIGKILL else "retiring")
+            assert world.live_name() == (other if done else before.profile), f"{index}: {point}\n{bench.output}"
+            if number is not signal.SIGKILL and points.index("intended") <= index < points.index("retiring"):
+                assert world.lane().history[-1].outcome is Outcome.INTERRUPTED, point
+                assert f"interrupted at {world.lane().history[-1].stage}, the incumbent serves" in bench.output
     if strategy is Strategy.BESIDE:
         assert caller.failures == []
-    world.rollback(strategy)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_at_any_step_leaves_a_clean_host_and_a_record(world: World, number: signal.Signals) -> None:
-    promote(world, "one", Strategy.BESIDE)
-    world.steps = []
-    promote(world, "two", Strategy.BESIDE)
-    steps = list(world.steps)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_rollback_cut_off_at_any_point_keeps_both_releases(
+    world: World, strategy: Strategy, number: signal.Signals
+) -> None:
+    bench = Changing(world)
+    for name, model in (("one", "pretend"), ("two", "other")):
+        assert bench.run(bench.promoting(name, model, strategy.value)) == 0, bench.output
+    words = bench.rolling_back(strategy.value)
+    points = bench.points(words)
+    for index, point in enumerate(points):
+        before = world.lane()
+        assert before.live is not None and before.previous is not None
+        check_cut_off(bench, bench.run(words, index, number), number, f"{index}: {point}")
+        done = index >= points.index("switched" if number is signal.SIGKILL else "retiring")
+        lane = world.lane()
+        assert lane.live is not None and lane.previous is not None
+        pair = before.live.profile, before.previous.profile
+        assert (world.live_name(), lane.previous.profile) == (pair[::-1] if done else pair), f"{index}: {point}"
 
-    def interrupted(name: str) -> None:
-        try:
-            with sigterm_raises():
-                promote(world, name, Strategy.BESIDE)
-        except (KeyboardInterrupt, Terminated):
-            os._exit(42)
 
-    for index, step in enumerate(steps):
-        live, other = other_than_live(world)
-        status = world.killed(lambda other=other: interrupted(other), index, number)
-        assert os.WEXITSTATUS(status) == 42, f"{step}: {status}"
-        assert (world.lane().change, len(world.engines())) == (None, 1), step
-        done = index >= steps.index("retiring")
-        assert world.live_name() == (other if done else live), step
-        if steps.index("intended") <= index < steps.index("retiring"):
-            assert world.lane().history[-1].outcome is Outcome.INTERRUPTED, step
+def check_cut_off(bench: Changing, status: int, number: signal.Signals, where: str) -> None:
+    """The code is the signal's. Then, after a recovery where it was killed: one engine runs, no change is open, there
+    are no keys and no containers but those of the two releases.
+    """
+    world = bench.world
+    if number is signal.SIGKILL:
+        assert os.WIFSIGNALED(status), f"{where}: {status}\n{bench.output}"
+        world.recover()
+    else:
+        assert os.waitstatus_to_exitcode(status) == CODES[number], f"{where}: {status}\n{bench.output}"
+    lane = world.lane()
+    assert (lane.change, len(world.engines())) == (None, 1), where
+    releases = [release for release in (lane.live, lane.previous) if release is not None]
+    assert {path.parent for path in key_copies(world.root)} <= {release.run_dir for release in releases}, where
+    containers = world.containers()
+    assert len(containers) == len(releases), where
 
 
 def test_containers_that_someone_removed_are_made_anew(world: World, docker_daemon: docker.DockerClient) -> None:

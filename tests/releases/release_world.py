@@ -6,9 +6,11 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from receipt_cases import NOW, honest_evidence, receipt, signer
 
@@ -158,6 +160,10 @@ class World:
                 found.append(int(entry.name))
         return found
 
+    def containers(self) -> list[str]:
+        """Ids of this world's containers, running or not."""
+        return [item["Id"] for item in listed_containers(LANE, stopped=True)]
+
     def close(self) -> None:
         """Take every lane out of service; nothing of this world runs afterwards."""
         self.at_step = lambda index, step: None
@@ -183,15 +189,20 @@ class World:
         return os.waitpid(pid, 0)[1]
 
 
+def listed_containers(lane: str, *, stopped: bool) -> list[dict[str, Any]]:
+    """The containers of a lane; those that do not run too where `stopped`."""
+    import docker
+    with closing(docker.from_env(timeout=60)) as client:
+        found: list[dict[str, Any]] = client.api.containers(all=stopped, filters={"label": f"dev.ninfer.lane={lane}"})
+        return found
+
+
 def running_containers(lane: str) -> list[int]:
     """Process ids of the containers of a lane that run."""
     import docker
-    client = docker.from_env(timeout=60)
-    try:
-        found = client.api.containers(filters={"label": f"dev.ninfer.lane={lane}"})
-        return [client.api.inspect_container(item["Id"])["State"]["Pid"] for item in found]
-    finally:
-        client.close()
+    with closing(docker.from_env(timeout=60)) as client:
+        return [client.api.inspect_container(item["Id"])["State"]["Pid"]
+                for item in listed_containers(lane, stopped=False)]
 
 
 def one_generation(_profile: Profile, engine: RunningEngine, _directory: Path) -> None:
