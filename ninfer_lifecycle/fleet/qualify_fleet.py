@@ -15,6 +15,7 @@ from ninfer_lifecycle.fleet.schema import Fleet, FleetLane
 from ninfer_lifecycle.fleet.statement import SUFFIX, FleetResult, LaneResult, build_statement, worst
 from ninfer_lifecycle.fleet.unreachable import Attempt, inconclusive_receipt
 from ninfer_lifecycle.gates.verdict import Result
+from ninfer_lifecycle.hosts.signals import shielded
 from ninfer_lifecycle.profiles.loader import load_profile
 from ninfer_lifecycle.profiles.schema import ModelSection, Profile
 from ninfer_lifecycle.qualify.identity import tool_tree_sha256
@@ -92,8 +93,14 @@ def qualify_fleet(wanted: FleetWanted, wiring: FleetWiring) -> FleetQualified:
     jobs = {item.lane.name: job_of(item.lane, profile_text(item.profile, item.lane.name), wiring.local)
             for item in lanes}
     started = wiring.now()
-    done = run_jobs(jobs, {item.lane.name: item.lane.deadline_seconds for item in lanes}, wanted.fleet.parallelism,
-                    wiring.local.folder, wiring.say)
+    done: dict[str, Done] = {}
+    try:
+        run_jobs(jobs, {item.lane.name: item.lane.deadline_seconds for item in lanes}, wanted.fleet.parallelism,
+                 wiring.local.folder, wiring.say, done=done)
+    except BaseException as error:
+        with shielded():
+            _write_partial(wiring.local.folder, wanted.fleet, done, error)
+        raise
     receipts: dict[str, Path] = {}
     results = tuple(_settle(item, done[item.lane.name], started, wanted, wiring, receipts) for item in lanes)
     result = FleetResult(
@@ -104,6 +111,13 @@ def qualify_fleet(wanted: FleetWanted, wiring: FleetWiring) -> FleetQualified:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, build_statement(result, wanted.raw, wanted.file_name, wiring.signer))
     return FleetQualified(result, path, receipts)
+
+
+def _write_partial(folder: Path, fleet: Fleet, done: Mapping[str, Done], error: BaseException) -> None:
+    """The record of a fleet that was cut off: the exit code of each lane that had ended. Unsigned; no statement."""
+    codes = {lane.name: done[lane.name].exit_code if lane.name in done else None for lane in fleet.lanes}
+    write_atomic(folder / "partial.json", json.dumps({"signed": False, "fleet": fleet.name, "exitCodes": codes,
+                                                      "reason": type(error).__name__}, indent=2).encode() + b"\n")
 
 
 def _resolve(lane: FleetLane, base: Path, own: PublicKey) -> _Lane:

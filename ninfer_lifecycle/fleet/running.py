@@ -47,13 +47,14 @@ class _Running:
 
 def run_jobs(
     jobs: Mapping[str, Job], deadlines_s: Mapping[str, float], parallelism: int, folder: Path,
-    say: Callable[[str], None] = lambda line: None, clock: Clock = SYSTEM_CLOCK,
+    say: Callable[[str], None] = lambda line: None, clock: Clock = SYSTEM_CLOCK, done: dict[str, Done] | None = None,
 ) -> dict[str, Done]:
-    """Run every job; what became of each. stdout and stderr also stay below `folder`/NAME.
+    """Run every job; what became of each, which `done` is told as it happens. stdout and stderr also stay below
+    `folder`/NAME.
 
     An interruption ends every running job as SIGTERM would, waits for them, and goes on.
     """
-    waiting, running, done = list(jobs), list[_Running](), dict[str, Done]()
+    waiting, running, done = list(jobs), list[_Running](), {} if done is None else done
     try:
         while waiting or running:
             while waiting and len(running) < parallelism:

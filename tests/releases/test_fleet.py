@@ -147,8 +147,13 @@ def test_a_lane_over_ssh_sends_its_profile_and_brings_its_receipt_back(
     assert ninfer(capsys, "receipt", "verify", receipt, "--key", place / "far/state/keys/qualifier.pub").code == 0
 
 
-def test_an_interrupted_fleet_ends_its_lanes(place: Path) -> None:
-    path = fleet_file(place, {"name": "a", "profile": "asleep.yaml"}, {"name": "b", "profile": "asleep.yaml"})
+@pytest.mark.parametrize(("number", "code", "reason"), [
+    (signal.SIGINT, 130, "KeyboardInterrupt"), (signal.SIGTERM, 143, "Terminated")])
+def test_an_interrupted_fleet_ends_its_lanes_and_leaves_a_partial_record(
+    place: Path, number: signal.Signals, code: int, reason: str
+) -> None:
+    path = fleet_file(place, {"name": "quick", "profile": "good.yaml"}, {"name": "a", "profile": "asleep.yaml"},
+                      {"name": "b", "profile": "asleep.yaml"}, {"name": "late", "profile": "good.yaml"})
     script = ("import sys; from ninfer_lifecycle.commands import fleet; from ninfer_lifecycle import cli;"
               "from pathlib import Path; from ninfer_lifecycle.qualify.models import ModelOnDisk;"
               f"fleet.PROGRAM = {PROGRAM!r}; fleet.ensure_model = lambda *_: ModelOnDisk(Path('.'), 'a' * 64);"
@@ -157,12 +162,16 @@ def test_an_interrupted_fleet_ends_its_lanes(place: Path) -> None:
     lanes: list[Path] = []
     while len(lanes) < 2:
         assert process.poll() is None
-        lanes = [file for file in place.glob("runs/*-fleet-f/*/stdout") if file.read_text()]
+        lanes = [file for file in place.glob("runs/*-fleet-f/[ab]/stdout") if file.read_text()]
         time.sleep(0.05)
     children = lanes_of(process.pid)
     assert len(children) == 2
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    process.send_signal(number)
+    assert process.wait(60) == code
+    record = json.loads(next(place.glob("runs/*-fleet-f/partial.json")).read_text())
+    assert record == {"signed": False, "fleet": "f", "reason": reason,
+                      "exitCodes": {"quick": 0, "a": None, "b": None, "late": None}}
+    assert not list(place.rglob("*.fleet.json"))
     assert not [pid for pid, start in children.items() if process_start_ticks(pid) == start]
 
 
