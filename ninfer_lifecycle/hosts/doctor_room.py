@@ -55,7 +55,7 @@ def _memory(profile: Profile, need: Need, on_gpu: bool, facts: DaemonFacts | Non
     told = f"{size_text(whole)} are needed ({tier}, everything else {size_text(whole - need.host)})"
     limit = profile.host.memory
     if limit is not None and limit < whole:
-        return problem("memory", f"{told} and host.memory is {size_text(limit)}", _LOWER)
+        return problem("memory limit", f"{told} and host.memory is {size_text(limit)}", _LOWER)
     here = facts is None or facts.local
     room = machine.available_memory() if here else facts.memory_bytes if facts else None
     if room is None:

@@ -32,7 +32,7 @@ from ninfer_lifecycle.releases.change import (
 )
 from ninfer_lifecycle.releases.planning import Planned, need_of, plan_release
 from ninfer_lifecycle.releases.records import LOCAL, Change, LaneState, Outcome, Release, Stage, Strategy
-from ninfer_lifecycle.releases.room import Choice, Need, choose
+from ninfer_lifecycle.releases.room import Choice, Need, choose, fits_in_its_place
 
 
 class Preflight(Protocol):
@@ -100,11 +100,11 @@ def promote(wanted: Wanted, means: Means, wiring: Wiring) -> Promoted:
             findings = means.preflight(wanted.profile, wanted.kind, wiring.files.directory.parent)
             crowded = require_clean(findings, wiring, makes_room=before is not None)
             wiring.reached("preflight")
+            release, spec = plan_release(admitted, wanted.lane, wiring)
+            choice = _choice(wanted, crowded, need_of(release), need_of(before) if before else None, means)
             stage = "router"
             lane = _with_router(lane, wiring)
             wiring.reached("router")
-            release, spec = plan_release(admitted, wanted.lane, wiring)
-            choice = _choice(wanted, crowded, need_of(release), need_of(before) if before else None, means)
         except (NinferError, OSError) as error:
             if (told := as_told(error)) is None:
                 raise
@@ -143,10 +143,17 @@ def _with_router(lane: LaneState, wiring: Wiring) -> LaneState:
 
 
 def _choice(wanted: Wanted, crowded: Finding | None, candidate: Need, incumbent: Need | None, means: Means) -> Choice:
-    """Beside the incumbent or in its place. crowded: what preflight says of the memory, where it is too little."""
-    if crowded is not None and wanted.strategy is None:
-        return Choice(Strategy.STOP_START, crowded.message)
-    return choose(wanted.strategy, candidate, incumbent, means.available_memory())
+    """Beside the incumbent or in its place. crowded: what preflight says of the memory, where it is too little for two.
+
+    Raises RefusedError where it would be too little without the incumbent too.
+    """
+    free = means.available_memory()
+    if crowded is None or wanted.strategy is not None:
+        return choose(wanted.strategy, candidate, incumbent, free)
+    if incumbent is not None and not fits_in_its_place(candidate, incumbent, free):
+        raise RefusedError(f"memory: {crowded.message}, and the incumbent has no more than "
+                           f"{(incumbent.memory_bytes or 0) >> 20} MiB to give", crowded.remedy)
+    return Choice(Strategy.STOP_START, crowded.message)
 
 
 def require_clean(findings: Sequence[Finding], wiring: Wiring, *, makes_room: bool) -> Finding | None:

@@ -44,6 +44,13 @@ def choose(asked: Strategy | None, candidate: Need, incumbent: Need | None, avai
     return Choice(Strategy.BESIDE, f"{available_bytes >> 20} MiB are free and it may take {needed >> 20} MiB")
 
 
+def fits_in_its_place(candidate: Need, incumbent: Need, available_bytes: int | None) -> bool:
+    """Whether a candidate may fit once the incumbent is stopped; what is not known may."""
+    if candidate.memory_bytes is None or incumbent.memory_bytes is None or available_bytes is None:
+        return True
+    return candidate.memory_bytes <= available_bytes + incumbent.memory_bytes
+
+
 def share_a_gpu(left: tuple[str, ...], right: tuple[str, ...]) -> bool:
     """Whether two engines would meet on a device."""
     if not left or not right:

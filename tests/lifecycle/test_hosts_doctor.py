@@ -98,7 +98,7 @@ GPU: dict[str, Any] = {"flags": {"device": "cuda"}, "host": {"gpus": "all"}}
     ("port", {}, replace(HEALTHY, port_is_free=lambda _: False), None),
     ("model", {"model": {"source": "path", "path": "/nowhere"}}, HEALTHY, None),
     ("model", {}, replace(HEALTHY, has_module=lambda _: False), None),
-    ("memory", {"host": {"memory": 2**29}}, HEALTHY, None),
+    ("memory limit", {"host": {"memory": 2**29}}, HEALTHY, None),
     ("memory", {}, replace(HEALTHY, available_memory=lambda: 2**29), None),
     ("memory", {}, HEALTHY, ToldDaemon(replace(FACTS, memory_bytes=2**29, local=False))),
     ("store quota", {"flags": {"session_checkpoint_quota_mib": 1}}, HEALTHY, None),

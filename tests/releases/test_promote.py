@@ -2,10 +2,12 @@
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from held import nothing_more_held
 from receipt_cases import signer
 from release_world import ENGINE, LANE, Caller, World
 
@@ -157,6 +159,21 @@ def test_too_little_memory_for_two_is_no_reason_to_refuse_where_one_makes_room(w
     assert done.choice.reason == "2 GiB are needed and 1 GiB is free"
 
 
+def test_memory_that_the_incumbent_cannot_make_up_for_is_a_reason_to_refuse(world: World) -> None:
+    """Else the lane would stand still for an engine that cannot live."""
+    def finding(check: str) -> Callable[..., tuple[Finding, ...]]:
+        return lambda *_: (problem(check, "2 GiB are needed", "lower host-kv-mib"),)
+
+    world.promote(world.wanted("one"))
+    for check, free in (("memory limit", 2**40), ("memory", -1)):  # each of the two is given 64 MiB
+        with pytest.raises(ChangeError, match="2 GiB are needed") as caught:
+            world.promote(world.wanted("two", "other", None), preflight=finding(check),
+                          available_memory=lambda free=free: free)
+        assert (caught.value.failure_stage, caught.value.incumbent_preserved) == ("preflight", True)
+    assert "intended" not in world.steps[world.steps.index("done"):]
+    assert world.live_name() == "one"
+
+
 def test_promoting_what_is_live_already_starts_nothing(world: World) -> None:
     wanted = world.wanted("one")
     first = world.promote(wanted)
@@ -232,6 +249,20 @@ def test_an_incumbent_that_cannot_be_brought_back_is_said_so_and_a_better_releas
     model.with_name("moved").rename(model)
     world.promote(world.wanted("two", "other"))
     assert (world.live_name(), len(world.engines())) == ("two", 1)
+
+
+def test_promotions_that_fail_and_succeed_hold_no_thread_and_no_descriptor(world: World) -> None:
+    world.promote(world.wanted("one"))
+    wanted = {model: world.wanted(name, model) for name, model in (
+        ("bad", "no_reuse"), ("worse", "dies_at_once"), ("two", "other"))}
+    with nothing_more_held():
+        for _ in range(3):
+            for model in ("no_reuse", "dies_at_once"):
+                with pytest.raises(ChangeError):
+                    world.promote(wanted[model], check=QuickCheck())
+        world.promote(wanted["other"])
+        world.rollback()
+        world.recover()
 
 
 def test_a_lane_without_a_previous_release_has_nothing_to_go_back_to(world: World) -> None:
