@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_dockerd import Fault
+from fake_dockerd import FakeContainer, Fault
 from fake_swarm import NODE, FakeSwarm, SwarmFault
 from held import nothing_more_held
 
@@ -16,9 +16,10 @@ from ninfer_lifecycle.errors import ExitCode, HostError
 from ninfer_lifecycle.hosts.base import EngineSpec, ExpectedIdentity, Limits, Ulimit
 from ninfer_lifecycle.hosts.container import BoundPath
 from ninfer_lifecycle.hosts.daemon import NoDaemonError
+from ninfer_lifecycle.hosts.docker import DockerHost
 from ninfer_lifecycle.hosts.docker_sdk import SdkDaemon
 from ninfer_lifecycle.hosts.on_daemon import DriftError
-from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL, Fate, kept_labels
+from ninfer_lifecycle.hosts.ownership import LABEL, TOOL_LABEL, Fate, kept_labels, owner_labels
 from ninfer_lifecycle.hosts.placing import client_of
 from ninfer_lifecycle.hosts.readiness import Clock, EngineEndedError
 from ninfer_lifecycle.hosts.swarm.cluster import (
@@ -296,6 +297,19 @@ def test_sweep_removes_services_before_their_containers_and_secrets_of_dead_owne
     assert [(one.thing.kind, one.done) for one in swept] == [
         ("service", "removed"), ("container", "removed"), ("secret", "removed")]
     daemon.close()
+
+
+def test_containers_of_dead_owners_are_swept_and_reaped_where_the_swarm_has_no_leader(swarm: Start) -> None:
+    fake = swarm(SwarmFault.NO_QUORUM)
+    for name in ("dead", "killed"):
+        labels = {**owner_labels(name), f"{LABEL}.owner-start": "1"}
+        fake.containers[name] = FakeContainer(name, name, {"Labels": labels}, state="running")
+    with DockerHost(daemon=SdkDaemon(fake.url)) as place:
+        assert place.reap(Path("runs/killed")) == 1
+    daemon = SdkDaemon(fake.url)
+    assert [(one.thing.name, one.done) for one in sweep(daemon, dry_run=False)] == [("dead", "removed")]
+    daemon.close()
+    assert fake.containers == {}
 
 
 # Deploying

@@ -25,7 +25,7 @@ from ninfer_lifecycle.hosts.docker_sdk.client import Client, Stream
 from ninfer_lifecycle.hosts.docker_sdk.swarm import SdkSwarm, no_manager
 from ninfer_lifecycle.hosts.docker_sdk.told import advice_on, told
 from ninfer_lifecycle.hosts.ownership import TOOL_LABEL
-from ninfer_lifecycle.hosts.swarm.cluster import NoManagerError
+from ninfer_lifecycle.hosts.swarm.cluster import NoManagerError, NoQuorumError
 
 API_TIMEOUT_S = 20
 _BUILD_TIMEOUT_S = 1800  # between two lines of a build: one step may download and compile for long
@@ -165,12 +165,15 @@ class SdkDaemon:
             *self._owned_in_swarm(label))
 
     def _owned_in_swarm(self, label: str) -> tuple[Owned, ...]:
-        """Services, secrets and configs. A daemon that manages no swarm has none."""
+        """Services, secrets and configs. A daemon that manages no swarm has none, and one of a swarm without a leader
+        cannot tell: what is the daemon's own is found all the same.
+        """
         try:
             self.swarm.here()
-        except NoManagerError:
+            found = self.swarm.labelled(label)
+        except (NoManagerError, NoQuorumError):
             return ()
-        return tuple(Owned(kind, thing, name, labels) for kind, thing, name, labels in self.swarm.labelled(label)
+        return tuple(Owned(kind, thing, name, labels) for kind, thing, name, labels in found
                      if kind != "network")  # those are listed by every daemon that knows them
 
     def remove_owned(self, thing: Owned) -> None:
