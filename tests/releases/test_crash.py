@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from release_world import Caller, World
+from release_world import LANE, Caller, World
 
 from ninfer_lifecycle.errors import NinferError
 from ninfer_lifecycle.releases.records import Outcome, Strategy
+from ninfer_lifecycle.releases.rollback import take_out
 from ninfer_lifecycle.releases.state import LaneBusyError
 
 pytestmark = pytest.mark.timeout(1800)
@@ -61,6 +62,35 @@ def test_a_promotion_killed_at_any_step_leaves_a_lane_that_serves_and_a_rerun_me
     outcomes = {entry.outcome for entry in world.lane().history}
     assert outcomes <= {Outcome.PROMOTED, Outcome.CRASHED}
     world.rollback(strategy)
+
+
+def test_a_first_promotion_killed_at_any_step_is_made_by_a_rerun(world: World) -> None:
+    promote = candidates(world)["one"]
+    steps = steps_of(world, lambda: promote(Strategy.BESIDE))
+    assert "lane-made" in steps
+    for index, step in enumerate(steps):
+        take_out(LANE, world.wiring)
+        status = world.killed(lambda: promote(Strategy.BESIDE), index)
+        assert os.WIFSIGNALED(status), f"{step}: {status}"
+        promote(Strategy.BESIDE)
+        assert (world.live_name(), len(world.engines()), world.lane().change) == ("one", 1, None), step
+
+
+def test_taking_a_lane_out_of_service_killed_at_any_step_is_finished_by_a_rerun(world: World) -> None:
+    promote = candidates(world)
+    killed = 0
+    while True:
+        for name in ("one", "two"):
+            promote[name](Strategy.BESIDE)
+        status = world.killed(lambda: take_out(LANE, world.wiring), killed)
+        if not os.WIFSIGNALED(status):
+            break
+        killed += 1
+        take_out(LANE, world.wiring)
+        assert (world.engines(), world.files.read().lanes) == ([], {})
+        assert not [path for path in world.files.folder(LANE).glob("runs/*/*") if "key" in path.name]
+    assert killed >= 3
+    assert (os.WEXITSTATUS(status), world.engines(), world.files.read().lanes) == (0, [], {})
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))
