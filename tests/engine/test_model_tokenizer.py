@@ -1,6 +1,8 @@
 """The tokenizer: exact round trips, incremental text, special tokens, clear refusals."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,32 @@ def test_decode_equals_the_tokenizers_library(sequence: list[int], skip: bool) -
     # The library decodes runs between added tokens apart, so a character never spans one; bytes alone must agree.
     plain = [index for index in sequence if index not in library.get_added_tokens_decoder()]
     assert TOKENIZER.decode(plain, skip) == library.decode(plain, skip_special_tokens=skip)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["<|im_end|>", "<think>", " the ledger", "é", "\u4e2d", "\n", "x", "\0"]), max_size=20))
+def test_encode_equals_the_tokenizers_library(parts: list[str]) -> None:
+    library = HfTokenizer.from_file(str(tiny_directory() / "tokenizer.json"))
+    text = "".join(parts)
+    assert TOKENIZER.encode(text) == library.encode(text, add_special_tokens=False).ids
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
+    """Each turn of the other thread lets go of the interpreter and must get it back."""
+    turns, encoded = 0, threading.Event()
+
+    def other() -> None:
+        nonlocal turns
+        while not encoded.is_set():
+            time.sleep(0.001)
+            turns += 1
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    TOKENIZER.encode("The ledger has lines, and every line names an account. " * 10_000)
+    encoded.set()
+    thread.join()
+    assert turns > 20
 
 
 @settings(max_examples=200)
