@@ -148,7 +148,7 @@ def create_app(
     api_key: str | None,
     request_log: RequestLog,
     *,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits | None = None,
     traces: Traces = NoTraces(),  # noqa: B008 - no state
 ) -> App:
     """The server's app over an engine that is ready to run."""
@@ -161,7 +161,8 @@ def create_app(
         config_sha256=flags.config_sha256,
         max_concurrency=flags.max_concurrency,
     )
-    return App(Context(engine, model, flags, request_log, metrics, runs, limits, longest), KeyCheck(api_key))
+    bounds = limits or Limits.of(longest)
+    return App(Context(engine, model, flags, request_log, metrics, runs, bounds, longest), KeyCheck(api_key))
 
 
 def _as_api_error(error: Exception, request: Request) -> ApiError:

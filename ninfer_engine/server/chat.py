@@ -69,9 +69,9 @@ async def create_chat_completion(request: Request) -> Response:
 async def _prepare(request: Request, ctx: Context) -> _Job:
     body = await json_body(request)
     session = take_identity(request, body)
-    chat = parse_chat(body)
+    chat = await prepared(request, parse_chat, body)
     check_model(ctx, chat.model)
-    messages, offered = chat.template_messages(), chat.template_tools()
+    messages, offered = await prepared(request, chat.template_messages), chat.template_tools()
     policy, wanted, thinking = chat.policy(), chat.format(), chat.thinking()
     prompt = await prepared(request, text_prompt, ctx.model, messages, offered, thinking)
     limit = reply_limit(chat.limit(), ctx.flags.default_max_tokens, len(prompt.tokens), ctx.max_context)

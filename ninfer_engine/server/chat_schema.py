@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from ninfer_engine.server.body import Body, documented_as, only, validate
-from ninfer_engine.server.errors import invalid, unsupported
+from ninfer_engine.server.errors import invalid, prompt_too_long, unsupported
 from ninfer_engine.server.formats import ChatFormat, ChatSchema, Format, read_format
 from ninfer_engine.server.items import Content, join, template_arguments
 from ninfer_engine.server.sampling import Choices, MaxTokens, Metadata, SamplingFields, Stops, TopLogprobs
@@ -251,10 +251,13 @@ def parse_completion(body: dict[str, Any]) -> CompletionRequest:
     return request
 
 
-def prompt_tokens(prompt: Any, vocab_size: int) -> list[int] | None:
-    """The token ids of a prompt that is given as such; None when it is a text."""
+def prompt_tokens(prompt: Any, vocab_size: int, limit: int) -> list[int] | None:
+    """The token ids of a prompt that is given as such; None when it is a text. limit: most tokens of prompt and reply;
+    what is longer is refused without a look at each."""
     if isinstance(prompt, str):
         return None
+    if isinstance(prompt, list) and len(prompt) >= limit:
+        raise prompt_too_long(len(prompt), limit)
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         if all(0 <= token < vocab_size for token in prompt):
             return prompt

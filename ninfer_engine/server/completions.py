@@ -71,7 +71,7 @@ async def _prepare(request: Request, ctx: Context) -> _Job:
     session = take_identity(request, body)
     create = parse_completion(body)
     check_model(ctx, create.model)
-    tokens = prompt_tokens(create.prompt, ctx.model.tokenizer.size)
+    tokens = prompt_tokens(create.prompt, ctx.model.tokenizer.size, ctx.max_context)
     if tokens is None:
         tokens = await prepared(request, ctx.model.tokenizer.encode, create.prompt)
     if not tokens:

@@ -25,13 +25,23 @@ R = TypeVar("R")
 INLINE_BYTES = 2048  # a body of so many bytes costs half a millisecond of template and tokenizer at most
 
 
+MOST_BODY_BYTES = 64 * 2**20
+BODY_BYTES, TOKEN_BYTES = 4 * 2**20, 32  # of whatever a request says beside its prompt; of a token of that
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of the HTTP surface. admission_grace_s: how long a stream waits for a refusal before it opens with 200."""
 
-    max_body_bytes: int = 64 * 1024 * 1024
+    max_body_bytes: int = MOST_BODY_BYTES
     keepalive_s: float = 5.0
     admission_grace_s: float = 0.25
+
+    @classmethod
+    def of(cls, max_context: int) -> "Limits":
+        """Of a server whose prompts have at most so many tokens. What is read of a body keeps others waiting, so it may
+        be no longer than a prompt that could run, generously written."""
+        return cls(max_body_bytes=min(MOST_BODY_BYTES, BODY_BYTES + TOKEN_BYTES * max_context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     """The request's JSON object, within the body limit. Raises request_too_large and invalid_json."""
     raw = await read_body(request, context(request).limits.max_body_bytes)
     request.state.small = len(raw) <= INLINE_BYTES
-    return parse_object(raw)
+    return await prepared(request, parse_object, raw)
 
 
 def arrived(request: Request) -> float:
@@ -98,8 +108,8 @@ class Whole:
 
 
 async def prepared(request: Request, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run template and tokenizer work off the event loop, so that status and streams go on; that of a small body (see
-    INLINE_BYTES) at once, since another thread would take longer to begin than the work takes."""
+    """Run what grows with a body (reading it, template, tokenizer) off the event loop, so that status and streams go
+    on; for a small body (see INLINE_BYTES) at once, since another thread would take longer to begin than that takes."""
     if request.state.small:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)

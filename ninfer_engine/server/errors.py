@@ -82,6 +82,12 @@ def invalid(message: str, param: str | None = None) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, message, param)
 
 
+def prompt_too_long(count: int, limit: int) -> ApiError:
+    """A 400 context_length_exceeded, as the engine says it."""
+    return ApiError(ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+                    f"the prompt has {count} tokens, the limit is {limit} for prompt and reply together", "prompt")
+
+
 def internal_error(request_id: str) -> ApiError:
     """The 500 of a fault of ours."""
     return ApiError(ErrorCode.INTERNAL_ERROR, f"an internal error occurred; quote request id {request_id}")

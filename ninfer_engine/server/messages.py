@@ -58,19 +58,20 @@ async def count_tokens(request: Request) -> Response:
     ctx = context(request)
     body = await json_body(request)
     take_identity(request, body)
-    count = parse_count(body)
+    count = await prepared(request, parse_count, body)
     check_model(ctx, count.model)
     count.policy()
     count.format()
-    prompt = await prepared(request, text_prompt, ctx.model, count.template_messages(), count.template_tools(),
-                            count.thoughts(), begun=count.begun())
+    messages = await prepared(request, count.template_messages)
+    prompt = await prepared(request, text_prompt, ctx.model, messages, count.template_tools(), count.thoughts(),
+                            begun=count.begun())
     return JsonReply({"input_tokens": len(prompt.tokens)})
 
 
 async def _prepare(request: Request, ctx: Context) -> _Job:
     body = await json_body(request)
     session = take_identity(request, body)
-    create = parse_message(body)
+    create = await prepared(request, parse_message, body)
     check_model(ctx, create.model)
     allowed, wanted, thinking = create.policy(), create.format(), create.thoughts()
     prompt, marks = await prepared(request, marked_prompt, ctx.model, create, thinking)

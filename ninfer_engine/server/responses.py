@@ -18,6 +18,7 @@ from ninfer_engine.server.context import (
     context,
     json_body,
     now_unix,
+    prepared,
 )
 from ninfer_engine.server.errors import ApiError
 from ninfer_engine.server.formats import constraint
@@ -72,9 +73,10 @@ async def count_input_tokens(request: Request) -> Response:
 async def _prepare(request: Request, ctx: Context) -> _Job:
     body = await json_body(request)
     session = take_identity(request, body)
-    create = parse_create(body)
+    create = await prepared(request, parse_create, body)
     check_model(ctx, create.model)
-    turn, choice, wanted = create.turn(), create.choice(), create.format()
+    turn = await prepared(request, create.turn)
+    choice, wanted = create.choice(), create.format()
     prompt = await response_prompt(ctx.engine, ctx.model, turn, create.previous_response_id, session, ctx.metrics,
                                    small=request.state.small)
     response_id = new_id("resp")

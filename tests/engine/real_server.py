@@ -40,7 +40,7 @@ def real_server(limits: Limits | None = None, **changes: Any) -> Iterator[RealSe
     built = build_engine(flags)
     built.engine.start()
     model = ServedModel(MODEL, built.model.tokenizer, built.model.chat)
-    app = create_app(built.engine, model, flags, None, RequestLog(None, "x"), limits=limits or Limits())
+    app = create_app(built.engine, model, flags, None, RequestLog(None, "x"), limits=limits)
     with serving(app, built.engine.close) as address:
         url = f"http://{address[0]}:{address[1]}"
         with httpx.Client(base_url=url, timeout=60) as client:

@@ -142,7 +142,7 @@ def running(
     engine = FakeEngine(says)
     log_path = tmp_path / "requests.jsonl"
     log = RequestLog(log_path, INSTANCE)
-    app = create_app(engine, model, EngineFlags(model=MODEL, **flags), api_key, log, limits=limits or Limits())
+    app = create_app(engine, model, EngineFlags(model=MODEL, **flags), api_key, log, limits=limits)
     with serving(app, engine.close) as address:
         with httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=20) as client:
             yield Served(client, address, engine, says, model, log, log_path)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import select
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,35 @@ def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_sent(tmp_path:
         reply = served.raw(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: 1001\r\n\r\n")
         assert b" 413 " in reply and b"request_too_large" in reply
         served.create()
+
+
+def test_a_body_may_be_as_large_as_a_prompt_that_fits_could_make_it_and_no_larger(served: Served) -> None:
+    limit = 4 * 2**20 + 32 * 100_000
+    body = json.dumps({"model": "tiny", "input": "x", "user": ""}).encode()
+    fits = body[:-2] + b"u" * (limit - len(body)) + body[-2:]
+    assert served.http.post("/v1/responses", content=fits).status_code == 200
+    assert served.http.post("/v1/responses", content=fits + b" ").json()["error"]["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize(("path", "field", "item", "count"), [
+    ("/v1/completions", "x", [], 600_000),
+    ("/v1/chat/completions", "messages", {"role": "user", "content": []}, 60_000),
+    ("/v1/responses", "input", {"role": "user", "content": []}, 60_000),
+    ("/v1/messages", "messages", {"role": "user", "content": []}, 60_000),
+])
+def test_others_are_answered_while_a_large_body_is_read(
+    served: Served, path: str, field: str, item: Any, count: int
+) -> None:
+    """It is refused at its end, when all of it has been looked at."""
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    content = json.dumps({"model": "tiny", limit: 9, field: [item] * count + [5]}).encode()
+    with served.socket() as raw:
+        raw.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
+        answered = 0
+        while not select.select([raw], [], [], 0)[0]:
+            answered += served.http.get("/health").status_code == 200
+        assert raw.recv(65536).split()[1] == b"400"
+    assert answered > 12
 
 
 def test_a_body_that_grows_too_large_is_refused_while_it_is_sent(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_a_prompt_that_is_too_long_is_refused_under_the_routes_own_name_for_it(c
     for param, ask in (
         ("messages", lambda: client.chat.completions.create(model="tiny", messages=told, stream=True)),
         ("prompt", lambda: client.completions.create(model="tiny", prompt=long)),
+        ("prompt", lambda: client.completions.create(model="tiny", prompt=[70] * 5000)),
         ("input", lambda: client.responses.create(model="tiny", input=long, stream=True)),
         ("messages", lambda: claude.messages.create(model="tiny", messages=told, max_tokens=5, stream=True)),
     ):
@@ -129,7 +130,7 @@ def test_what_the_metrics_count_is_what_the_replies_say() -> None:
                                             max_output_tokens=9))
         made.append(first)
         with pytest.raises(openai.BadRequestError):
-            client.completions.create(model="tiny", prompt=[70] * 5000)
+            client.completions.create(model="tiny", prompt="line " * 5000)
         until_idle(server)
         found = samples(server.http.get("/metrics").text)
     records = [one.ninfer for one in made]
