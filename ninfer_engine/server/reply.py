@@ -44,7 +44,10 @@ class StopStrings:
         return rest
 
     def _held(self) -> int:
-        sizes = (size for stop in self._stops for size in range(1, len(stop)) if self._buffer.endswith(stop[:size]))
+        """Characters at the end that a stop string may begin with: however long those are, the text is short."""
+        buffer = self._buffer
+        sizes = (size for stop in self._stops for size in range(1, min(len(stop), len(buffer) + 1))
+                 if buffer.endswith(stop[:size]))
         return max(sizes, default=0)
 
 

@@ -28,7 +28,7 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Stop = Annotated[str, Field(min_length=1)]
+Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 Stops = Annotated[
     list[Stop], Field(max_length=16), BeforeValidator(_one_or_many, json_schema_input_type=Stop | list[Stop])
 ]

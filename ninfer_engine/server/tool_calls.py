@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 Schemas = Mapping[str, Mapping[str, Any]]
-_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^>\n]+)>(.*)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def _made(name: str, arguments: Any) -> ParsedCall | None:
 
 
 def _xml(text: str, tools: Schemas) -> ParsedCall | None:
-    match = _FUNCTION.fullmatch(text)
+    match = _FUNCTION.fullmatch(text.strip().removesuffix("</function>"))
     if match is None:
         return None
     name = match[1].strip()

@@ -143,6 +143,7 @@ def test_history_with_calls_and_reasoning_reaches_the_template(served: Served) -
          "invalid_request", "messages[0].tool_call_id"),
         (CHAT, {"max_tokens": 1, "max_completion_tokens": 2}, "invalid_request", "max_tokens"),
         (CHAT, {"stop": [""]}, "invalid_request", "stop[0]"),
+        (MESSAGES, {"stop_sequences": ["x" * 1025]}, "invalid_request", "stop_sequences[0]"),
         (CHAT, {"stream_options": {"include_usage": True}}, "invalid_request", "stream_options"),
         (CHAT, {"tool_choice": {"type": "function"}}, "invalid_request", "tool_choice.function"),
         (CHAT, {"tool_choice": "sometimes"}, "unsupported_parameter", "tool_choice"),

@@ -140,6 +140,12 @@ def test_a_think_tag_in_the_middle_is_text() -> None:
     assert parse(["a <think> b"]) == [TextDelta("a <think> b")]
 
 
+def test_long_stop_strings_cost_no_more_than_the_text_that_may_begin_them() -> None:
+    gate = StopStrings(["a" * 3_000_000, "b" * 3_000_000 + "a"])
+    assert [gate.feed(letter) for letter in "xaab" * 3] == ["x", "", "", "aa", "bx", "", "", "aa", "bx", "", "", "aa"]
+    assert gate.flush() == "b"
+
+
 @given(st.text("abc", max_size=20), st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=3))
 def test_a_stop_string_cuts_where_it_first_appears(text: str, stops: list[str]) -> None:
     gate = StopStrings(stops)
