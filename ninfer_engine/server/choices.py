@@ -11,7 +11,7 @@ from starlette.requests import Request
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.server.context import Context, Whole, context
 from ninfer_engine.server.errors import ApiError, invalid
-from ninfer_engine.server.output import Delta
+from ninfer_engine.server.output import Delta, joined
 from ninfer_engine.server.reply import Reply, parts
 from ninfer_engine.server.runs import EndedBy, Run, RunEndedError, cancelled_when_client_leaves
 
@@ -122,7 +122,7 @@ async def run_all(http: Request, requests: Sequence[GenerationRequest], replies:
                     deltas[item.index].append(item.part)
     except RunEndedError as ended:
         raise ended.as_api_error() from None
-    return [Whole(deltas[index], finished[index]) for index in range(len(requests))]
+    return [Whole(joined(deltas[index]), finished[index]) for index in range(len(requests))]
 
 
 async def start_stream(

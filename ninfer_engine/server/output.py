@@ -5,9 +5,11 @@ Nothing is lost: a call that cannot be read or names an unknown tool comes back 
 whitespace between parts is dropped, and what a limit cut off in the middle of a call's arguments.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
+from typing import Any
 
 from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallReader, CallStart
 from ninfer_engine.server.tool_calls import Schemas
@@ -40,6 +42,23 @@ class ReasoningDelta:
 
 
 Delta = TextDelta | ReasoningDelta | CallStart | CallDelta | CallEnd
+
+
+def joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """The same parts, text and arguments in one piece each. A reply that is sent whole is put together from these:
+    piece by piece it would cost the square of its length."""
+    made: list[Delta] = []
+    for kind, group in groupby(deltas, type):
+        run: list[Any] = list(group)
+        if kind is TextDelta:
+            made.append(TextDelta("".join(one.text for one in run), tuple(log for one in run for log in one.logs)))
+        elif kind is ReasoningDelta:
+            made.append(ReasoningDelta("".join(one.text for one in run)))
+        elif kind is CallDelta:
+            made.append(CallDelta("".join(one.arguments for one in run)))
+        else:
+            made += run
+    return made
 
 
 class _Part(Enum):

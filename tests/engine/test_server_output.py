@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ninfer_engine.server.call_stream import CallDelta, CallEnd, CallStart
 from ninfer_engine.server.json_stream import JsonObjectStream
-from ninfer_engine.server.output import Delta, OutputParser, ReasoningDelta, TextDelta
+from ninfer_engine.server.output import Delta, OutputParser, ReasoningDelta, TextDelta, TokenLog, joined
 from ninfer_engine.server.reply import StopStrings
 from ninfer_engine.server.tool_calls import parse_call
 
@@ -75,6 +76,18 @@ def test_pieces_do_not_matter(fragments: list[str], in_reasoning: bool, data: st
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole = parse([text], None, in_reasoning)
     assert parse(pieces, None, in_reasoning) == whole == parse(list(text), None, in_reasoning)
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.booleans())
+def test_joined_parts_say_the_same_in_one_piece_each(fragments: list[str], in_reasoning: bool) -> None:
+    parser = OutputParser(TOOLS, in_reasoning)
+    found = [delta for letter in "".join(fragments) for delta in parser.feed(letter)] + parser.finish()
+    logged = [TextDelta(one.text, (TokenLog(b"x", -1.0),)) if isinstance(one, TextDelta) else one for one in found]
+    whole = joined(logged)
+    assert merged(joined(found)) == merged(found)
+    assert all(type(one) is not type(other) for one, other in pairwise(whole))
+    assert [log for one in whole if isinstance(one, TextDelta) for log in one.logs] == [
+        log for one in logged if isinstance(one, TextDelta) for log in one.logs]
 
 
 @given(st.text())
