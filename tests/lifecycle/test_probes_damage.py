@@ -1,5 +1,7 @@
 """One byte of what a save has written is changed, wherever it lies, and nothing else."""
 
+import random
+import struct
 import tempfile
 from pathlib import Path
 
@@ -40,3 +42,20 @@ def test_a_new_file_counts_as_written(tmp_path: Path) -> None:
     (tmp_path / "session.bin").write_bytes(b"a saved session")
     assert flip_a_byte(tmp_path, before)
     assert (tmp_path / "session.bin").read_bytes() != b"a saved session"
+
+
+def test_in_a_store_full_of_holes_it_is_the_data_and_not_the_longer_list_of_holes(tmp_path: Path) -> None:
+    """As LMDB writes a value into a hole: its pages there, and elsewhere the list of what is still free, page numbers
+    in eight bytes each."""
+    chance, file = random.Random(3), tmp_path / "data"
+    old = chance.randbytes(200 * BLOCK)
+    file.write_bytes(old)
+    before = fingerprint(tmp_path)
+    value = chance.randbytes(17 * BLOCK)
+    free = b"".join(struct.pack("<Q", number) for number in range(70_000, 70_000 + 30 * BLOCK // 8))
+    new = bytearray(old)
+    new[20 * BLOCK:37 * BLOCK], new[100 * BLOCK:130 * BLOCK] = value, free
+    file.write_bytes(new)
+    assert flip_a_byte(tmp_path, before)
+    [place] = [n for n, (a, b) in enumerate(zip(new, file.read_bytes(), strict=True)) if a != b]
+    assert 20 * BLOCK <= place < 37 * BLOCK
