@@ -19,8 +19,8 @@ class SecondDaemon:
 
     bridge = "ninfer-e2e0"
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.url = directory, f"unix://{directory}/docker.sock"
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory, self.url, self.options = directory, f"unix://{directory}/docker.sock", options
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -53,7 +53,8 @@ class SecondDaemon:
         with (self.directory / "dockerd.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [DOCKERD, "--data-root", str(self.directory / "data"), "--exec-root", str(run), "--pidfile",
-                 str(self.directory / "pid"), "--host", self.url, "--bridge", self.bridge, "--iptables=false"],
+                 str(self.directory / "pid"), "--host", self.url, "--bridge", self.bridge, "--iptables=false",
+                 *self.options],
                 stdout=log, stderr=log, start_new_session=True)
         ends = time.monotonic() + 60
         while True:
@@ -71,7 +72,8 @@ class SecondDaemon:
         """Stop it; its containers are stopped with it, unless it is killed."""
         if self.process is None:
             return
-        os.kill(self.process.pid, 9 if kill else 15)
+        if self.process.poll() is None:
+            os.kill(self.process.pid, 9 if kill else 15)
         self.process.wait(60)
         self.process = None
 

@@ -47,8 +47,12 @@ class Api(docker.APIClient):  # type: ignore[misc]  # docker-py has no types
     """docker-py's client, whose streams keep the deadline of every other read."""
 
     def _set_request_timeout(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """docker-py asks for some streams without a deadline, and would wait for a stalled daemon for ever."""
-        return {**kwargs, "timeout": kwargs.get("timeout") or self.timeout}
+        """docker-py asks for some streams without a deadline, and would wait for a stalled daemon for ever.
+
+        And with every request goes whom to trust: else REQUESTS_CA_BUNDLE, where it is set, would take the place of the
+        daemon's own authority.
+        """
+        return {**kwargs, "timeout": kwargs.get("timeout") or self.timeout, "verify": self.verify}
 
     def output_of(self, execution: str) -> bytes:
         """Run a prepared exec to its end. docker-py's own call upgrades the connection and polls its bare socket: it
