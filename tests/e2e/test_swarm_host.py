@@ -122,3 +122,53 @@ def test_an_engine_that_is_left_running_is_found_again_and_not_swept(bench: Benc
         ("service", "kept"), ("container", "kept"), ("secret", "kept")}
     down = bench.ninfer("down", "kept")
     assert down.code == 0 and "exit code 0" in down.out
+
+
+@pytest.fixture
+def fit_node(one_node: docker.DockerClient) -> Iterator[docker.DockerClient]:
+    """The node with the label of the lane; afterwards without it, and without the stores of deployments."""
+    def label(labels: dict[str, str]) -> None:
+        node = one_node.nodes.list()[0]
+        node.update({**node.attrs["Spec"], "Labels": labels})
+
+    before = one_node.nodes.list()[0].attrs["Spec"].get("Labels") or {}
+    label({**before, "ninfer.lane": "test"})
+    yield one_node
+    label(before)
+    wait_for(lambda: not one_node.api.containers(all=True, filters={"label": "dev.ninfer.deployment"}),
+             "the end of the tasks' containers", 60.0)
+    for volume in one_node.volumes.list(filters={"label": "dev.ninfer.deployment"}):
+        volume.remove()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_deploy_that_is_interrupted_is_the_swarms_to_end_and_the_next_one_goes_on_from_it(
+    bench: Bench, fit_node: docker.DockerClient, number: signal.Signals, code: int
+) -> None:
+    words = ("deploy", str(bench.profile(name=NAME)), "--fronts", "0", "--json")
+    running = bench.start(*words)
+    try:
+        wait_for(lambda: bool(fit_node.services.list(filters=OURS)), "the service", 60.0)
+        running.send_signal(number)
+        running.wait(60)
+    finally:
+        running.kill()
+    assert running.returncode == code, bench.said("err")
+    assert "is the swarm's to end: deploy again" in " ".join(bench.said("err").split()) and bench.said("out") == ""
+    again = bench.ninfer(*words)
+    assert again.code == 0 and len(again.document["tasks"]) == 1, again.err
+    assert [one["created"] for one in again.document["services"]] == [False]
+    probing = bench.start("deploy", str(bench.profile(name=NAME, forks=60, repeats=8)), "--fronts", "0", "--qualify")
+    try:
+        wait_for(lambda: any(file.stat().st_size for file in (bench.root / "runs").rglob("requests.jsonl")),
+                 "the probing", 60.0)
+        probing.send_signal(number)
+        probing.wait(60)
+    finally:
+        probing.kill()
+    assert probing.returncode == code, bench.said("err")
+    record = json.loads(next((bench.root / "runs").glob("*-deployed/deployment.json")).read_text())
+    assert (record["signed"], record["result"], len(record["notProbed"])) == (False, "INCONCLUSIVE", 1)
+    removed = bench.ninfer("undeploy", NAME)
+    assert removed.code == 0, removed.err
+    assert fit_node.api.networks(filters=OURS) == []
