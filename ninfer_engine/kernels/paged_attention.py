@@ -119,10 +119,7 @@ def _history_partials(q: Tensor, kv: KVTensors, layer: int, plan: HistoryPlan) -
 
 def _attend_run(q: Tensor, keys: Tensor, values: Tensor, run: BlockRun) -> tuple[Tensor, Tensor]:
     """Unmasked attention over each block of a run: [blocks, kv_heads, rows, head_dim] and [blocks, kv_heads, rows]."""
-    k, v = _blocks(keys, run), _blocks(values, run)
-    query = q.to(keys.dtype).unsqueeze(0).expand(run.blocks, *q.shape)
-    out, lse = _flash(query, k, v)
-    return out.to(q.dtype), lse
+    return _attend(q, _blocks(keys, run), _blocks(values, run))
 
 
 def _attend_quantised(
@@ -131,9 +128,21 @@ def _attend_quantised(
     """`_attend_run` over int8 keys and values, which become fp32 for this run alone."""
     key_scales, value_scales = scales
     k, v = _blocks(keys, run) * _blocks(key_scales, run), _blocks(values, run) * _blocks(value_scales, run)
-    query = q.to(k.dtype).unsqueeze(0).expand(run.blocks, *q.shape)
+    return _attend(q, k, v)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Unmasked attention of q [kv_heads, rows, head_dim] over the blocks of k, v [blocks, kv_heads, tokens, head_dim].
+
+    One block of one head would be the only piece of work: torch then does not share it out, the products in it share
+    themselves out over threads and round otherwise than as one piece of several. So it is done as the first of two.
+    """
+    blocks, alone = len(k), len(k) * len(q) == 1
+    if alone:
+        k, v = k.expand(2, *k.shape[1:]), v.expand(2, *v.shape[1:])
+    query = q.to(k.dtype).unsqueeze(0).expand(len(k), *q.shape)
     out, lse = _flash(query, k, v)
-    return out.to(q.dtype), lse
+    return out[:blocks].to(q.dtype), lse[:blocks]
 
 
 def _blocks(pool: Tensor, run: BlockRun) -> Tensor:

@@ -81,8 +81,18 @@ def test_attention_over_int8_pages_is_attention_over_the_numbers_they_stand_for(
     torch.testing.assert_close(found[0].double(), wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_a_long_history_in_pieces_gives_the_bits_of_scattered_pages() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_long_history_in_pieces_gives_the_bits_of_scattered_pages(threads: int) -> None:
     """A run of many blocks is widened piece by piece; scattered blocks one by one."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        pieces_and_scattered_pages()
+    finally:
+        torch.set_num_threads(before)
+
+
+def pieces_and_scattered_pages() -> None:
     tokens, shapes = 20_000, CacheShapes(1, 1, 16, 0, 0, 0, 0, 0, 1)
     count = -(-tokens // PAGE_TOKENS)
     generator = torch.Generator().manual_seed(5)
