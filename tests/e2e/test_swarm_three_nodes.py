@@ -201,15 +201,26 @@ def test_a_good_update_goes_through_all_replicas(bench: Bench, clients: dict[str
         assert status["identity"]["config_sha256"] == ran.document["configurationSha256"]
 
 
+def stores_of(cluster: ThreeNodes, service: str) -> set[str]:
+    """The volumes of a service, and of what it ran before."""
+    with closing(cluster.manager.client()) as manager:
+        attrs = next(one.attrs for one in manager.services.list(filters={"name": service}) if one.name == service)
+        return {mount["Source"] for spec in (attrs["Spec"], attrs["PreviousSpec"])
+                for mount in spec["TaskTemplate"]["ContainerSpec"]["Mounts"] if mount["Type"] == "volume"}
+
+
 def test_undeploy_leaves_nothing_but_the_stores(bench: Bench, cluster: ThreeNodes) -> None:
+    stores = stores_of(cluster, "ninfer-pretend")
+    assert len(stores) == 2  # the last update's configuration is another one
     removed = bench.ninfer("undeploy", "pretend", "--json")
     assert removed.code == 0 and removed.document["kept"] == [] and removed.document["removed"]
     label = {"label": "dev.ninfer.tool=ninfer"}
     with closing(cluster.manager.client()) as manager:
         assert [manager.api.services(filters=label), manager.api.secrets(filters=label),
                 manager.api.configs(filters=label), manager.api.networks(filters=label)] == [[], [], [], []]
-        stores = manager.api.volumes(filters=label)["Volumes"]
-        assert all(one["Name"].startswith("ninfer-pretend-store-") for one in stores) and len(stores) == 2
+        # A failed update left one on the node that tried it first, whichever that was.
+        left = {one["Name"] for one in manager.api.volumes(filters=label)["Volumes"]}
+        assert stores <= left and all(name.startswith("ninfer-pretend-store-") for name in left)
     again = bench.ninfer("undeploy", "pretend")
     assert again.code == 0 and "nothing of pretend" in again.out
 
