@@ -1,5 +1,6 @@
 """`ninfer release status | history | recover | stop | units`: the lanes of this machine."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from ninfer_lifecycle.releases.change import Wiring
 from ninfer_lifecycle.releases.records import LaneState
 from ninfer_lifecycle.releases.rollback import recover as run_recovery
 from ninfer_lifecycle.releases.rollback import take_out
-from ninfer_lifecycle.render.lane_units import lane_units
+from ninfer_lifecycle.render.lane_units import DAEMON, lane_units
 from ninfer_lifecycle.state import default_state_dir
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -107,10 +108,12 @@ def units(
 ) -> None:
     """Write systemd units that keep the lanes serving: after a boot, and when a router was killed.
 
-    They go to /etc/systemd/system; then `systemctl enable --now ninfer-lanes.timer`.
+    They go to /etc/systemd/system; then `systemctl enable --now ninfer-lanes.timer`. They ask the daemon that
+    DOCKER_HOST names now.
     """
     found = program or shutil.which(sys.argv[0]) or sys.argv[0]
-    made = lane_units(str(Path(found).absolute()), str((state_dir or default_state_dir()).absolute()), every)
+    made = lane_units(str(Path(found).absolute()), str((state_dir or default_state_dir()).absolute()), every,
+                      {name: os.environ[name] for name in DAEMON if name in os.environ})
     for name, text in made.items():
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)

@@ -134,6 +134,17 @@ def test_units_that_look_after_the_lanes_call_recovery_at_boot_and_again(tmp_pat
         done = run(needed("systemd", "systemd-analyze"), "verify", "--man=no", str(tmp_path / name))
         assert (done.returncode, [line for line in done.stderr.splitlines() if name in line]) == (0, []), done.stderr
     assert '--state-dir "/var/lib/50%% of ninfer"' in made["ninfer-lanes.service"]
+    assert "Environment=" not in made["ninfer-lanes.service"]
+
+
+def test_units_ask_the_daemon_that_the_lanes_are_on(tmp_path: Path) -> None:
+    made = lane_units(sys.executable, "/s", 30, {"DOCKER_HOST": "unix:///run/a b.sock", "DOCKER_TLS_VERIFY": "1"})
+    text = made["ninfer-lanes.service"]
+    assert 'Environment="DOCKER_HOST=unix:///run/a b.sock"\nEnvironment=DOCKER_TLS_VERIFY=1\n' in text
+    unit = tmp_path / "ninfer-lanes.service"
+    unit.write_text(text.replace(" docker.service", "").replace("Wants=docker.service\n", ""))
+    done = run(needed("systemd", "systemd-analyze"), "verify", "--man=no", str(unit))
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, []), done.stderr
 
 
 def test_systemd_says_so_when_a_unit_is_wrong(tmp_path: Path) -> None:
