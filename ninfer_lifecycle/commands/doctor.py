@@ -19,7 +19,7 @@ def doctor(
                                                        "only the machine is looked at",
                                                        autocompletion=completing.profiles)] = None,
     *,
-    host: Annotated[str | None, typer.Option(help="process or docker; default: the profile's own",
+    host: Annotated[str | None, typer.Option(help="process, docker or swarm; default: the profile's own",
                                              autocompletion=completing.hosts)] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port on 127.0.0.1 that is meant; 0: any")] = 0,
     runs_dir: Annotated[Path, typer.Option(help="where store and logs would lie")] = Path("runs"),

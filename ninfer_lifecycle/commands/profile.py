@@ -97,7 +97,7 @@ def show(
 def lock(
     name: Name,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="file; none: standard output")] = None,
-    host: Annotated[str | None, typer.Option(help="process or docker; none: the profile's own")] = None,
+    host: Annotated[str | None, typer.Option(help="process, docker or swarm; none: the profile's own")] = None,
     models_dir: Annotated[Path, typer.Option(help="where the tiny model is kept")] = Path("models"),
     as_json: Json = False,
 ) -> None:

@@ -49,7 +49,7 @@ def promote(
     keyring: options.KeyringPath = None,
     root: options.Roots = None,
     policy: Annotated[Path | None, typer.Option(help="release policy (YAML); none: the default one")] = None,
-    host: Annotated[str | None, typer.Option(help="process or docker; default: the profile's own",
+    host: Annotated[str | None, typer.Option(help="process, docker or swarm; default: the profile's own",
                                                  autocompletion=completing.hosts)] = None,
     strategy: StrategyOption = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="port of a new lane, for good; default: a free "
