@@ -56,11 +56,11 @@ def _memory(profile: Profile, need: Need, on_gpu: bool, facts: DaemonFacts | Non
     limit = profile.host.memory
     if limit is not None and limit < whole:
         return problem("memory limit", f"{told} and host.memory is {size_text(limit)}", _LOWER)
-    here = facts is None or facts.local
-    room = machine.available_memory() if here else facts.memory_bytes if facts else None
+    remote = None if facts is None or facts.local else facts
+    room = remote.memory_bytes if remote else machine.available_memory()
     if room is None:
         return unknown("memory", f"{told}; this machine does not say how much is free", "look at it by hand (free)")
-    told += f" and {size_text(room)} are free" if here else f" and the daemon's machine has {size_text(room)} in all"
+    told += f" and the daemon's machine has {size_text(room)} in all" if remote else f" and {size_text(room)} are free"
     return ok("memory", told) if room >= whole else problem("memory", told, _LOWER)
 
 

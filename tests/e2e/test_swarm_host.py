@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ def things_of(swept: Ran, name: str) -> list[dict[str, Any]]:
     return [one for one in swept.document["things"] if name in one["run"]]
 
 
+def interrupted(running: subprocess.Popen[bytes], begun: Callable[[], bool], what: str, number: signal.Signals) -> int:
+    """The exit code of a command that gets a signal as soon as something has begun."""
+    try:
+        wait_for(begun, what, 60.0)
+        running.send_signal(number)
+        return running.wait(60)
+    finally:
+        running.kill()
+
+
 def ours(client: docker.DockerClient) -> list[set[str]]:
     """What is in the swarm, and its tasks' containers."""
     api = client.api
@@ -88,13 +99,7 @@ def test_an_interrupt_in_each_life_leaves_nothing_and_a_partial_record(
         services = one_node.services.list(filters=OURS)
         return bool(services) and sum("ContainerStatus" in one["Status"] for one in services[0].tasks()) >= lives
 
-    try:
-        wait_for(has_so_many_tasks, "the life", 60.0)
-        running.send_signal(number)
-        running.wait(60)
-    finally:
-        running.kill()
-    assert running.returncode == code, bench.said("err")
+    assert interrupted(running, has_so_many_tasks, "the life", number) == code, bench.said("err")
     partial = json.loads(next((bench.root / "runs").glob("*/partial.json")).read_text())
     assert partial["signed"] is False and partial["reason"] in {"KeyboardInterrupt", "Terminated"}
 
@@ -146,27 +151,18 @@ def test_a_deploy_that_is_interrupted_is_the_swarms_to_end_and_the_next_one_goes
     bench: Bench, fit_node: docker.DockerClient, number: signal.Signals, code: int
 ) -> None:
     words = ("deploy", str(bench.profile(name=NAME)), "--fronts", "0", "--json")
-    running = bench.start(*words)
-    try:
-        wait_for(lambda: bool(fit_node.services.list(filters=OURS)), "the service", 60.0)
-        running.send_signal(number)
-        running.wait(60)
-    finally:
-        running.kill()
-    assert running.returncode == code, bench.said("err")
+    ended = interrupted(bench.start(*words), lambda: bool(fit_node.services.list(filters=OURS)), "the service", number)
+    assert ended == code, bench.said("err")
     assert "is the swarm's to end: deploy again" in " ".join(bench.said("err").split()) and bench.said("out") == ""
     again = bench.ninfer(*words)
     assert again.code == 0 and len(again.document["tasks"]) == 1, again.err
     assert [one["created"] for one in again.document["services"]] == [False]
     probing = bench.start("deploy", str(bench.profile(name=NAME, forks=60, repeats=8)), "--fronts", "0", "--qualify")
-    try:
-        wait_for(lambda: any(file.stat().st_size for file in (bench.root / "runs").rglob("requests.jsonl")),
-                 "the probing", 60.0)
-        probing.send_signal(number)
-        probing.wait(60)
-    finally:
-        probing.kill()
-    assert probing.returncode == code, bench.said("err")
+
+    def has_asked() -> bool:
+        return any(file.stat().st_size for file in (bench.root / "runs").rglob("requests.jsonl"))
+
+    assert interrupted(probing, has_asked, "the probing", number) == code, bench.said("err")
     record = json.loads(next((bench.root / "runs").glob("*-deployed/deployment.json")).read_text())
     assert (record["signed"], record["result"], len(record["notProbed"])) == (False, "INCONCLUSIVE", 1)
     removed = bench.ninfer("undeploy", NAME)
