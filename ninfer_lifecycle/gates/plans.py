@@ -6,7 +6,7 @@ What a plan claims is a format: receipts of earlier plans must go on verifying. 
 plans, and a claim or a part that comes later stands with the version that it came with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,8 @@ SOAK_LEAST_TURNS = 8
 DEVICE_TURNS = 3
 DISK_TURNS = 6
 CROWD_LEAST = 2
+QUICK_TOKENS = 1_024
+"""What the parts of a quick look work at, where the smallest template is longer: they ask for kind, not for length."""
 TIMING_PPM = 1_500_000
 """By how much a text that nobody knows may take longer than one that another salt knows: half as long again."""
 TIMING_FLOOR_US = 20_000
@@ -95,11 +97,17 @@ def _fact(name: str, trials: int = 1) -> Claim:
     return Claim(name=name, kind="fact", trials=trials)
 
 
+def part_size(plan: str, sizes: Sequence[int]) -> int:
+    """The tokens that the parts of a plan work at: its smallest template's, of a quick look QUICK_TOKENS at most."""
+    return min(*sizes, QUICK_TOKENS) if plan == "quick" else min(sizes)
+
+
 def compared_sizes(asked: Asked) -> tuple[int, ...]:
-    """The sizes at which resumed requests are compared with cold ones: of a quick look, from its third version on, the
-    smallest, since a cold twin costs a whole prefill.
+    """The sizes at which resumed requests are compared with cold ones: of a quick look, from its third version on, that
+    of its parts alone, since a cold twin costs a whole prefill.
     """
-    return (min(asked.sizes),) if asked.plan == "quick" and asked.plan_version > 2 else asked.sizes
+    quick = asked.plan == "quick" and asked.plan_version > 2
+    return (part_size(asked.plan, asked.sizes),) if quick else asked.sizes
 
 
 def _ratio(name: str, measure: Literal["first_token", "decode"], asked: Asked) -> Claim:

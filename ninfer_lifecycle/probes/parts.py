@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ninfer_lifecycle.client import EngineReplyError
 from ninfer_lifecycle.evidence import RequestEvidence, Step
-from ninfer_lifecycle.gates.plans import Asked
+from ninfer_lifecycle.gates.plans import Asked, part_size
 from ninfer_lifecycle.probes.exchange import Question
 from ninfer_lifecycle.probes.run import ProbeRun, ProbeStep, SkipStepError
 from ninfer_lifecycle.probes.templates import derive_nonce, exact_template, turn_text
@@ -148,5 +148,5 @@ def asked_of(section: ProbeSection) -> Asked:
 
 
 def small(section: ProbeSection) -> int:
-    """The size that parts work at: the smallest of the plan's."""
-    return min(section.sizes)
+    """The size that parts work at."""
+    return part_size(section.plan, section.sizes)
