@@ -34,7 +34,7 @@ def ask_loops(run: ProbeRun, loops: Sequence[Loop]) -> Together:
     """Run every loop in a thread of its own. Raises what a loop raises, once all have ended and all is written down."""
     client, model, before, clock = run.client, run.model, run.status, run.effects.clock
     answers: list[_Sent] = []
-    lock = threading.Lock()
+    lock, all_there = threading.Lock(), threading.Event()
 
     def send(question: Question, on_output: Callable[[], None] = lambda: None) -> RequestEvidence:
         with lock:
@@ -45,6 +45,7 @@ def ask_loops(run: ProbeRun, loops: Sequence[Loop]) -> Together:
         return answer.record
 
     def timed(loop: Loop) -> float:
+        all_there.wait()
         started = clock()
         loop(send)
         return clock() - started
@@ -52,7 +53,11 @@ def ask_loops(run: ProbeRun, loops: Sequence[Loop]) -> Together:
     started = clock()
     try:
         with run.waiting(), ThreadPoolExecutor(len(loops)) as pool:
-            loop_s = tuple(pool.map(timed, loops))
+            try:
+                ended = pool.map(timed, loops)
+            finally:
+                all_there.set()
+            loop_s = tuple(ended)
         makespan_s = clock() - started
     finally:
         records = _write_down(run, answers)

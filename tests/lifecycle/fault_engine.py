@@ -25,6 +25,8 @@ RESPONSE_FIELDS = {"model", "input", "instructions", "previous_response_id", "st
                    "ninfer_session", "ninfer_request_id"}
 MAX_CONTEXT = 131072
 HEX64 = re.compile(r"^[0-9a-f]{64}$")
+CROWDS = {Fault.LOSE_WHEN_AT_ONCE: 1, Fault.SLOW_WHEN_AT_ONCE: 1, Fault.REFUSE_EARLY: 8, Fault.OVERLOAD_500: 17}
+REFUSALS = {Fault.REFUSE_EARLY: (429, "server_overloaded"), Fault.OVERLOAD_500: (500, "internal_error")}
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of this program
@@ -51,6 +53,7 @@ class FaultEngine:
         self.catalog, self.restart_after = catalog, restart_after
         self.disk = Disk(directory=store_dir)
         self.inside = self.replying = 0
+        self.arrivals, self.arrived_at = threading.Condition(), 0.0
         self.slow_left = 8
         self.texts: set[str] = set()
         self.favourite: str | None = None
@@ -260,9 +263,12 @@ class FaultEngine:
             raise Refusal(500, "internal_error", "a fault was asked for")
         if len(self._prompt(body, session)) + body.get("max_output_tokens", 0) > MAX_CONTEXT:
             raise Refusal(400, "context_length_exceeded", f"more than {MAX_CONTEXT} tokens")
-        self.inside += 1
-        if self.faults & {Fault.LOSE_WHEN_AT_ONCE, Fault.SLOW_WHEN_AT_ONCE, Fault.REFUSE_EARLY, Fault.OVERLOAD_500}:
-            time.sleep(0.05)  # a fault needs time to show: long enough for requests sent at once to meet
+        with self.arrivals:
+            self.inside += 1
+            self.arrived_at = time.monotonic()
+            self.arrivals.notify_all()
+            for fault in self.faults & CROWDS.keys():
+                self._let_a_crowd_gather(CROWDS[fault])
         self._refuse_a_crowd()
         self._tell_by_its_time(body)
         crowded, before = self.inside > 1, self.life
@@ -279,16 +285,22 @@ class FaultEngine:
                     before.checkpoints.clear()
                 return self.life.respond(body, session, self._parent(body, session))
         finally:
-            self.inside -= 1
+            with self.arrivals:
+                self.inside -= 1
+
+    def _let_a_crowd_gather(self, crowd: int) -> None:
+        """Requests that are sent at once meet, however slowly the machine lets them arrive. The caller holds the lock."""
+        while self.inside <= crowd:
+            patience_s = 0.05 if self.inside == 1 else 0.5
+            if not self.arrivals.wait(max(0.0, self.arrived_at + patience_s - time.monotonic())):
+                return
 
     def _refuse_a_crowd(self) -> None:
-        crowd = self.inside
-        if (Fault.REFUSE_EARLY in self.faults and crowd > 8) or (Fault.OVERLOAD_500 in self.faults and crowd > 17):
-            time.sleep(0.05)
-            self.inside -= 1
-            if Fault.OVERLOAD_500 in self.faults:
-                raise Refusal(500, "internal_error", "too many at once")
-            raise Refusal(429, "server_overloaded", "too many at once")
+        with self.arrivals:
+            for fault, refusal in REFUSALS.items():
+                if fault in self.faults and self.inside > CROWDS[fault]:
+                    self.inside -= 1
+                    raise Refusal(*refusal, "too many at once")
 
     def _tell_by_its_time(self, body: dict[str, Any]) -> None:
         """Salted texts share nothing by the record, and yet one that was seen before is answered sooner."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ninfer_lifecycle.gates.plans import PART_CLAIMS, PLAN_PARTS, Asked, summary_of
+from ninfer_lifecycle.gates.plans import PART_CLAIMS, PLAN_PARTS, Asked, compared_sizes, part_size, summary_of
 from ninfer_lifecycle.gates.verdict import CheckName, Result
 from ninfer_lifecycle.receipts.keys import load_public_key
 from ninfer_lifecycle.receipts.sources import read_receipt
@@ -91,7 +91,14 @@ def test_a_later_version_claims_all_that_an_earlier_one_did(plan: str) -> None:
     assert third.model_copy(update={"claims": first.claims, "later_epochs": first.later_epochs}) == first
 
 
-def test_a_quick_look_compares_with_cold_twins_at_its_smallest_size_alone() -> None:
+@pytest.mark.parametrize(("plan", "sizes", "expected"), [
+    ("quick", (57_853, 28_405), 1_024), ("quick", (2_048, 512), 512), ("release", (57_853, 28_405), 28_405)])
+def test_the_parts_of_a_quick_look_are_short(plan: str, sizes: tuple[int, ...], expected: int) -> None:
+    assert part_size(plan, sizes) == expected
+    assert compared_sizes(asked(plan, sizes=sizes, planVersion=3)) == ((expected,) if plan == "quick" else sizes)
+
+
+def test_a_quick_look_compares_with_cold_twins_at_one_size_alone() -> None:
     trials = {version: {claim.trials for claim in summary_of(asked("quick", planVersion=version)).claims
                         if claim.name.startswith("equivalence.")} for version in (2, 3)}
     assert trials == {2: {4}, 3: {2}}
