@@ -10,6 +10,7 @@ BENCHMARKS = {
     "forks": ("benchmarks.fork_bench", ["16384", "57853"]),
     "together": ("benchmarks.together_bench", ["16384"]),
     "model": ("benchmarks.model_bench", []),
+    "products": ("benchmarks.products_bench", []),
     "kv": ("benchmarks.kv_quality_bench", []),
     "sessions": ("benchmarks.sessions_bench", []),
     "planner": ("benchmarks.planner_bench", []),

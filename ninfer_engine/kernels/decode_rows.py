@@ -3,7 +3,8 @@
 With one token a sequence an operator works for less than a microsecond, and Python takes as long to reach it, to make a
 view for it and to come back. TorchScript's interpreter runs the very same operators without Python in between. Each
 function here is the composition of the reference operations of this package that its docstring names; nothing is fused
-numerically, and what a row becomes does not depend on the other rows (given `paired`, as `row_products` has it).
+numerically, and what a row becomes does not depend on the other rows, where the product sees to that. kind: the
+product's number in `row_products.PRODUCTS`.
 """
 
 import warnings
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ninfer_engine.kernels.row_products import paired_mm, rows_apart
+from ninfer_engine.kernels.row_products import product, rows_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,6 @@ class RowConstants:
         return cls(torch.tensor(eps), torch.tensor(1e-6), torch.tensor([key_dim**-0.5, 1.0]).view(2, 1, 1, 1))
 
 
-def product(x: Tensor, matrix: Tensor, paired: bool) -> Tensor:
-    """x @ matrix by `plain_mm` or `paired_mm`."""
-    return paired_mm(x, matrix) if paired else torch.mm(x, matrix)
-
-
 def normed(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
     """`norms.rms_norm`."""
     wide = x.float()
@@ -47,12 +43,12 @@ def normed(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
     return (wide * root).mul_(weight).to(x.dtype)
 
 
-def feed_forward(x: Tensor, norm: Tensor, gate_up: Tensor, down: Tensor, eps: Tensor, paired: bool) -> Tensor:
+def feed_forward(x: Tensor, norm: Tensor, gate_up: Tensor, down: Tensor, eps: Tensor, kind: int) -> Tensor:
     """x + down(swiglu(gate_up(rms_norm(x)))). x: [b, hidden]."""
-    inner = product(normed(x, norm, eps), gate_up, paired)
+    inner = product(normed(x, norm, eps), gate_up, kind)
     width = inner.shape[1] // 2
     gate, up = inner[:, :width], inner[:, width:]
-    return product(F.silu(gate).mul_(up), down, paired).add_(x)
+    return product(F.silu(gate).mul_(up), down, kind).add_(x)
 
 
 def read_slots(states: Tensor, slots: list[int]) -> Tensor:
@@ -77,7 +73,7 @@ def write_slots(states: Tensor, slots: list[int], values: Tensor) -> None:
 def linear_mix(
     x: Tensor, norm: Tensor, project: Tensor, conv: Tensor, dt_bias: Tensor, neg_decay: Tensor, out_norm: Tensor,
     out: Tensor, tails: Tensor, states: Tensor, sources: list[int], targets: list[int], eps: Tensor, tiny: Tensor,
-    scale: Tensor, paired: bool,
+    scale: Tensor, kind: int,
 ) -> Tensor:
     """x + a gated-delta-rule layer: rms_norm, projection, `conv_decode`, `gated_delta_decode`, `gated_rms_norm`,
     output projection. x: [b, hidden]; weights as in `model.weights.LinearWeights`, matrices transposed.
@@ -88,7 +84,7 @@ def linear_mix(
     rows, heads, key_dim, value_dim = x.shape[0], states.shape[1], states.shape[2], states.shape[3]
     channels, values = conv.shape[0], heads * value_dim
     keys = (channels - values) // 2
-    mixed, z, rate, decay = product(normed(x, norm, eps), project, paired).split_with_sizes(
+    mixed, z, rate, decay = product(normed(x, norm, eps), project, kind).split_with_sizes(
         [channels, values, heads, heads], -1)
 
     window = torch.cat((read_slots(tails, sources).to(x.dtype), mixed.unsqueeze(-1)), -1)
@@ -120,12 +116,12 @@ def linear_mix(
 
     opening = F.silu(rows_apart(z.float())).reshape(rows, heads, value_dim)
     opened = normed(read, out_norm, eps).mul_(opening).to(x.dtype)
-    return product(opened.view(rows, values), out, paired).add_(x)
+    return product(opened.view(rows, values), out, kind).add_(x)
 
 
 def attention_inputs(
     x: Tensor, norm: Tensor, project: Tensor, qk_norm: Tensor | None, cos: Tensor, sin: Tensor, eps: Tensor,
-    gate: int, heads: int, kv_heads: int, dim: int, paired: bool,
+    gate: int, heads: int, kv_heads: int, dim: int, kind: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What a full-attention layer makes of its input x [b, hidden]: rms_norm, projection, norms of queries and keys
     (where qk_norm is there), `apply_rotary_`. gate: width of the gate, 0 without.
@@ -133,7 +129,7 @@ def attention_inputs(
     Returns gate [b, gate]; q [b, heads, dim]; k, v [b, kv_heads, dim].
     """
     rows = x.shape[0]
-    projected = product(normed(x, norm, eps), project, paired)
+    projected = product(normed(x, norm, eps), project, kind)
     both = (heads + kv_heads) * dim
     qk = projected[:, gate : gate + both].view(rows, heads + kv_heads, dim)
     if qk_norm is not None:
@@ -147,17 +143,17 @@ def attention_inputs(
     return projected[:, :gate], qk[:, :heads], qk[:, heads:], projected[:, gate + both :].view(rows, kv_heads, dim)
 
 
-def attention_output(x: Tensor, attended: Tensor, gate: Tensor, out: Tensor, paired: bool) -> Tensor:
+def attention_output(x: Tensor, attended: Tensor, gate: Tensor, out: Tensor, kind: int) -> Tensor:
     """x + the output projection of `attended` [b, heads, dim], gated where gate [b, heads * dim or 0] is not empty."""
     rows = attended.flatten(1)
     if gate.shape[1] > 0:
         rows = rows * torch.sigmoid(gate)
-    return product(rows, out, paired).add_(x)
+    return product(rows, out, kind).add_(x)
 
 
-def head(x: Tensor, norm: Tensor, matrix: Tensor, eps: Tensor, paired: bool) -> Tensor:
+def head(x: Tensor, norm: Tensor, matrix: Tensor, eps: Tensor, kind: int) -> Tensor:
     """Logits, fp32: the final norm and the head."""
-    return product(normed(x, norm, eps), matrix, paired).float()
+    return product(normed(x, norm, eps), matrix, kind).float()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """A mixture of experts: tokens grouped by the expert that they were sent to, one product an expert."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ninfer_engine.kernels.row_products import Product
 from ninfer_engine.kernels.swiglu import swiglu
 
 
@@ -28,7 +28,7 @@ def expert_mlp(
     shares: Tensor,
     gate_up: Tensor,
     down: Tensor,
-    mm: Callable[[Tensor, Tensor], Tensor],
+    mm: Product,
 ) -> Tensor:
     """Sum over each token's experts of share * down(silu(gate(x)) * up(x)), in x's dtype.
 

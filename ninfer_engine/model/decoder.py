@@ -15,6 +15,7 @@ from ninfer_engine.kernels.gated_delta import gated_delta_decode
 from ninfer_engine.kernels.paged_attention import plan_decode
 from ninfer_engine.kernels.pages import PageTable, TokenRun, page_table, token_runs
 from ninfer_engine.kernels.rotary import rotary_angles
+from ninfer_engine.kernels.row_products import Product, plain_mm
 from ninfer_engine.model.config import ModelConfig
 from ninfer_engine.model.feed_forward import DenseFeedForward, ExpertFeedForward, build_feed_forward
 from ninfer_engine.model.full_mixer import FullMixer
@@ -95,12 +96,13 @@ class Decoder:
         states: StateTensors,
         src_slots: Sequence[int],
         dst_slots: Sequence[int],
-        mm: Callable[[Tensor, Tensor], Tensor] = torch.mm,
+        mm: Product = plain_mm,
     ) -> Tensor:
         """One token of each of b sequences; arguments and side effects a row as in `prefill`, with n = 1.
 
         dst_slots must differ from one another, and none may be another row's src slot. Returns fp32 [b, vocab].
-        mm: with `paired_mm`, a row's logits do not depend on the other rows, bit for bit, on CPU.
+        mm: one of `row_products.PRODUCTS`; with those of two rows at a time, a row's logits do not depend on the other
+        rows, bit for bit, on CPU.
         """
         tables = [page_table(row) for row in pages]
         located = list(zip(tables, positions, strict=True))
@@ -131,12 +133,12 @@ class Decoder:
             x = layer.mixer.decode_rows(x, layer.mixer_norm, step, programs)
             match layer.feed_forward:
                 case DenseFeedForward() as dense:
-                    x = dense.decode_rows(x, layer.mlp_norm, self._eps_tensor, step.paired, programs)
+                    x = dense.decode_rows(x, layer.mlp_norm, self._eps_tensor, step.kind, programs)
                 case ExpertFeedForward() as experts:
                     x = experts(self.kernels.rms_norm(x, layer.mlp_norm, self._eps), step.mm).add_(x)
                 case _:
                     assert_never(layer.feed_forward)
-        return programs.head(x, self._weights.final_norm, self._weights.head.t(), self._eps_tensor, step.paired)
+        return programs.head(x, self._weights.final_norm, self._weights.head.t(), self._eps_tensor, step.kind)
 
     def _prefill_step(
         self,
@@ -184,13 +186,13 @@ class Decoder:
         return x
 
     def _feed_forward(
-        self, mixed: Tensor, x: Tensor, layer: "_Layer", mm: Callable[[Tensor, Tensor], Tensor] = torch.mm
+        self, mixed: Tensor, x: Tensor, layer: "_Layer", mm: Product = plain_mm
     ) -> Tensor:
         """The second half of a layer, after its mixer made `mixed` of `x`."""
         added = self.kernels.add_rms_norm(mixed, x, layer.mlp_norm, self._eps)
         return layer.feed_forward(added.normed, mm).add_(added.total)
 
-    def _logits(self, x: Tensor, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
+    def _logits(self, x: Tensor, mm: Product = plain_mm) -> Tensor:
         return mm(self.kernels.rms_norm(x, self._weights.final_norm, self._eps), self._weights.head.t()).float()
 
 

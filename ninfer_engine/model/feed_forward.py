@@ -1,17 +1,12 @@
 """The feed-forward half of a layer: dense, or a mixture of experts."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from ninfer_engine.kernels.decode_rows import RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
-from ninfer_engine.kernels.row_products import rows_apart
+from ninfer_engine.kernels.row_products import Product, rows_apart
 from ninfer_engine.model.config import ModelConfig
 from ninfer_engine.model.weights import DenseWeights, ExpertWeights
-
-Product = Callable[[Tensor, Tensor], Tensor]
-"""x [n, k] by a matrix [k, m]; one of `kernels.row_products` in decode."""
 
 
 class DenseFeedForward:
@@ -25,9 +20,9 @@ class DenseFeedForward:
         """Rows [n, hidden] to rows [n, hidden]."""
         return mm(self._swiglu(mm(x, self._gate_up)), self._down)
 
-    def decode_rows(self, x: Tensor, norm: Tensor, eps: Tensor, paired: bool, programs: RowPrograms) -> Tensor:
+    def decode_rows(self, x: Tensor, norm: Tensor, eps: Tensor, kind: int, programs: RowPrograms) -> Tensor:
         """x + the feed-forward of rms_norm(x), by one program."""
-        return programs.feed_forward(x, norm, self._gate_up, self._down, eps, paired)
+        return programs.feed_forward(x, norm, self._gate_up, self._down, eps, kind)
 
 
 class ExpertFeedForward:

@@ -1,7 +1,5 @@
 """The full-attention token mixer, gated or not, with normalised queries and keys or without."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -9,6 +7,7 @@ from ninfer_engine.kernels.decode_rows import RowConstants, RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.kernels.paged_attention import plan_prefill
 from ninfer_engine.kernels.rotary import Angles
+from ninfer_engine.kernels.row_products import Product, plain_mm
 from ninfer_engine.model.config import ModelConfig
 from ninfer_engine.model.steps import DecodeStep, PrefillStep
 from ninfer_engine.model.weights import FullWeights
@@ -66,15 +65,13 @@ class FullMixer:
         """x + the mix of rms_norm(x), by two programs and the kernels between them; side effects as in `decode`."""
         gate, q, k, v = programs.attention_inputs(
             x, norm, self._matrix, self._weights.qk_norm, step.angles.cos, step.angles.sin, self._constants.eps,
-            self._splits[0], self._heads, self._kv_heads, self._dim, step.paired,
+            self._splits[0], self._heads, self._kv_heads, self._dim, step.kind,
         )
         self._kernels.store_kv(step.kv, self._index, k, v, step.runs)
         attended = self._kernels.decode_attention(q, step.kv, self._index, step.histories)
-        return programs.attention_output(x, attended, gate, self._out, step.paired)
+        return programs.attention_output(x, attended, gate, self._out, step.kind)
 
-    def _project(
-        self, x: Tensor, angles: Angles, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, angles: Angles, mm: Product = plain_mm) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """gate [n, width or 0]; q, k, v [n, heads of each, head_dim], normalised and rotated where it applies."""
         n = len(x)
         gate, queries_keys, values = mm(x, self._matrix).split_with_sizes(self._splits, -1)
@@ -96,6 +93,6 @@ class FullMixer:
         """Heads of queries or keys, normalised; as they are in models that do not normalise them."""
         return heads if weight is None else self._kernels.rms_norm(heads, weight, self._eps)
 
-    def _output(self, attended: Tensor, gate: Tensor, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
+    def _output(self, attended: Tensor, gate: Tensor, mm: Product = plain_mm) -> Tensor:
         rows = attended.flatten(1)
         return mm(rows * torch.sigmoid(gate) if self._gated else rows, self._out)

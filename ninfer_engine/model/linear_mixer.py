@@ -1,7 +1,5 @@
 """The gated-delta-rule token mixer."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,6 +7,7 @@ from torch import Tensor
 from ninfer_engine.kernels.decode_rows import RowConstants, RowPrograms
 from ninfer_engine.kernels.dispatch import Kernels
 from ninfer_engine.kernels.gated_delta import DeltaInputs
+from ninfer_engine.kernels.row_products import Product, plain_mm
 from ninfer_engine.model.config import LinearShape
 from ninfer_engine.model.steps import DecodeStep, PrefillStep
 from ninfer_engine.model.weights import LinearWeights
@@ -55,7 +54,7 @@ class LinearMixer:
         return programs.linear_mix(
             x, norm, self._matrix, weights.conv, weights.dt_bias, weights.neg_decay_scale, weights.norm, self._out,
             step.states.conv[self._index], step.states.recurrent[self._index], step.src_slots, step.dst_slots,
-            constants.eps, constants.tiny, constants.scale, step.paired,
+            constants.eps, constants.tiny, constants.scale, step.kind,
         )
 
     def _inputs(self, mixed: Tensor, rate: Tensor, decay: Tensor) -> DeltaInputs:
@@ -68,7 +67,7 @@ class LinearMixer:
             rate=rate.float().sigmoid(),
         )
 
-    def _output(self, out: Tensor, z: Tensor, mm: Callable[[Tensor, Tensor], Tensor] = torch.mm) -> Tensor:
+    def _output(self, out: Tensor, z: Tensor, mm: Product = plain_mm) -> Tensor:
         gate = z.view(len(z), self._shape.value_heads, self._shape.value_dim)
         normed = self._kernels.gated_rms_norm(out, gate, self._weights.norm, self._eps)
         return mm(normed.flatten(1), self._out)

@@ -1,14 +1,11 @@
 """What every layer needs to know of the chunk or batch that is being computed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import KVTensors, StateTensors
 from ninfer_engine.kernels.pages import HistoryPlan, PageTable, TokenRun
 from ninfer_engine.kernels.rotary import Angles
-from ninfer_engine.kernels.row_products import paired_mm
+from ninfer_engine.kernels.row_products import PRODUCTS, Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class DecodeStep:
     """One token of each of b sequences. runs: one a sequence, in order; histories include the new token. mm: the matrix
     product for its rows, one of `kernels.row_products`."""
 
-    mm: Callable[[Tensor, Tensor], Tensor]
+    mm: Product
     kv: KVTensors
     states: StateTensors
     runs: list[TokenRun]
@@ -40,6 +37,6 @@ class DecodeStep:
     dst_slots: list[int]
 
     @property
-    def paired(self) -> bool:
-        """Whether `mm` is `paired_mm`."""
-        return self.mm is paired_mm
+    def kind(self) -> int:
+        """Which of the products `mm` is."""
+        return PRODUCTS.index(self.mm)

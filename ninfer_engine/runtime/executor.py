@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import NO_SLOT, KVTensors, StateTensors
-from ninfer_engine.kernels.row_products import paired_mm, plain_mm
+from ninfer_engine.kernels.row_products import choose_product
 from ninfer_engine.model.decoder import Decoder
 from ninfer_engine.runtime.sequence import Sequence
 
@@ -19,8 +19,7 @@ class Executor:
     are no neighbours that a row would have to be kept from."""
 
     def __init__(self, decoder: Decoder, kv: KVTensors, states: StateTensors, concurrency: int = 1) -> None:
-        on_cpu = kv.keys[0].device.type == "cpu" if kv.keys else True
-        self._mm = paired_mm if concurrency > 1 and on_cpu else plain_mm
+        self._mm = choose_product(kv.keys[0].device if kv.keys else torch.device("cpu"), concurrency)
         self._decoder = decoder
         self.draw = decoder.kernels.sample
         self._kv = kv

@@ -11,7 +11,7 @@ from architecture_cases import CASES, LENGTH, directory_of, loaded, peer_logits
 from model_cases import Run, tokens_of
 from safetensors.torch import load_file, save_file
 
-from ninfer_engine.kernels.row_products import paired_mm
+from ninfer_engine.kernels.row_products import Product, column_mm, paired_mm
 from ninfer_engine.model.errors import ModelError
 from ninfer_engine.model.loader import COMPUTE_DTYPES, load_model
 
@@ -58,17 +58,17 @@ def test_a_fork_resumes_in_mid_sequence_from_its_anchors_slot(name: str) -> None
 
 
 @architectures
-def test_a_row_of_a_paired_batch_has_the_bits_of_the_row_alone(name: str) -> None:
+@pytest.mark.parametrize("mm", [paired_mm, column_mm])
+def test_a_row_of_a_batch_has_the_bits_of_the_row_alone(name: str, mm: Product) -> None:
     model = loaded(name)
     run = Run.new(model, list(range(12)), slots=8)
     tables, lengths = [list(range(4)), list(range(4, 8)), list(range(8, 12))], [70, 133, 5]
     for row, (length, table) in enumerate(zip(lengths, tables, strict=True)):
         run.pages = table
         run.prefill(tokens_of(length, row), [length], dst=row)
-    together = model.decoder.decode([7, 8, 9], lengths, run.kv, tables, run.states, [0, 1, 2], [4, 5, 6], paired_mm)
+    together = model.decoder.decode([7, 8, 9], lengths, run.kv, tables, run.states, [0, 1, 2], [4, 5, 6], mm)
     for row in range(3):
-        alone = model.decoder.decode([7 + row], [lengths[row]], run.kv, [tables[row]], run.states, [row], [7],
-                                     paired_mm)
+        alone = model.decoder.decode([7 + row], [lengths[row]], run.kv, [tables[row]], run.states, [row], [7], mm)
         assert torch.equal(together[row], alone[0])
 
 

@@ -1,5 +1,6 @@
 """The mixture of experts, token by token and expert by expert, and what grouping must not change."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ninfer_engine.kernels.experts import expert_mlp
-from ninfer_engine.kernels.row_products import paired_mm
+from ninfer_engine.kernels.row_products import Product, column_mm, paired_mm
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -37,12 +38,15 @@ def test_grouping_gives_what_each_token_gets_alone(seed: int, rows: int, experts
     torch.testing.assert_close(found.double(), one_by_one(x, chosen, shares, gate_up, down), atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("mm", [paired_mm, column_mm])
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 99), st.integers(2, 20), st.data())
-def test_a_token_gets_the_same_bits_in_any_company(seed: int, rows: int, data: st.DataObject) -> None:
+@given(seed=st.integers(0, 99), rows=st.integers(2, 20), data=st.data())
+def test_a_token_gets_the_same_bits_in_any_company(
+    mm: Product, seed: int, rows: int, data: st.DataObject
+) -> None:
     x, chosen, shares = drawn(seed, rows, 32), chosen_of(seed + 1, rows, 3, 8), drawn(seed + 2, rows, 3)
     gate_up, down = drawn(seed + 3, 8, 64, 32), drawn(seed + 4, 8, 32, 32)
-    whole = expert_mlp(x, chosen, shares, gate_up, down, paired_mm)
+    whole = expert_mlp(x, chosen, shares, gate_up, down, mm)
     kept = sorted(data.draw(st.sets(st.integers(0, rows - 1), min_size=1)))
-    part = expert_mlp(x[kept], chosen[kept], shares[kept], gate_up, down, paired_mm)
+    part = expert_mlp(x[kept], chosen[kept], shares[kept], gate_up, down, mm)
     assert torch.equal(part, whole[kept])

@@ -1,6 +1,5 @@
 """The decode step in few calls gives what the operations one by one give, for every architecture and in any batch."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +11,14 @@ from torch import Tensor
 from ninfer_engine.kernels import decode_rows
 from ninfer_engine.kernels.cache_layout import NO_SLOT
 from ninfer_engine.kernels.decode_rows import PLAIN, RowPrograms, scripted
-from ninfer_engine.kernels.row_products import paired_mm, plain_mm
+from ninfer_engine.kernels.row_products import PRODUCTS, Product, plain_mm
 from ninfer_engine.model.loader import LoadedModel
 
 LENGTHS = [70, 1, 130]
 PAGES = 4
 
 
-def decoded(model: LoadedModel, programs: RowPrograms | None, mm: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+def decoded(model: LoadedModel, programs: RowPrograms | None, mm: Product) -> list[Tensor]:
     """Three steps of a batch of three: the second row starts at root, the first reads another slot than it writes."""
     decoder: Any = model.decoder
     before, decoder._programs = decoder._programs, programs
@@ -38,10 +37,10 @@ def decoded(model: LoadedModel, programs: RowPrograms | None, mm: Callable[[Tens
         decoder._programs = before
 
 
-@pytest.mark.parametrize("mm", [plain_mm, paired_mm])
+@pytest.mark.parametrize("mm", PRODUCTS)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_5", "qwen3_next", "multimodal"])
 def test_a_decode_step_in_few_calls_is_the_step_in_many(
-    name: str, mm: Callable[[Tensor, Tensor], Tensor]
+    name: str, mm: Product
 ) -> None:
     model = loaded(name)
     assert model.decoder._programs is scripted(), "the CPU reference runs the programs"
@@ -58,10 +57,11 @@ def test_a_decode_step_in_few_calls_holds_in_half_precision(dtype: str) -> None:
         torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.02)
 
 
-def test_torchscript_gives_the_bits_of_python() -> None:
+@pytest.mark.parametrize("mm", PRODUCTS)
+def test_torchscript_gives_the_bits_of_python(mm: Product) -> None:
     """So that whoever reads decode_rows in Python reads what is computed."""
     model = loaded("qwen3_5")
-    for found, wanted in zip(decoded(model, scripted(), paired_mm), decoded(model, PLAIN, paired_mm), strict=True):
+    for found, wanted in zip(decoded(model, scripted(), mm), decoded(model, PLAIN, mm), strict=True):
         assert torch.equal(found, wanted)
 
 

@@ -1,7 +1,9 @@
 """Batch invariance on CPU: what a request says does not depend on what runs beside it, bit for bit."""
 
 import asyncio
+import os
 import random
+import subprocess
 from typing import Any
 
 import pytest
@@ -13,7 +15,15 @@ from hypothesis import strategies as st
 from model_cases import make_kv, make_states, tiny, tokens_of
 
 from ninfer_engine.kernels.cache_layout import NO_SLOT
-from ninfer_engine.kernels.row_products import paired_mm, plain_mm, rows_apart
+from ninfer_engine.kernels.row_products import (
+    Product,
+    choose_product,
+    column_mm,
+    cpu_vendor,
+    paired_mm,
+    plain_mm,
+    rows_apart,
+)
 from ninfer_engine.runtime.api import Finished, GenerationRequest, Sampling, Token
 from ninfer_engine.runtime.engine import Engine
 
@@ -21,17 +31,22 @@ LENGTHS = [3, 64, 65, 130, 700, 17, 300, 1100, 9, 250]
 PAGES = 20
 
 
+invariant_products = pytest.mark.parametrize("mm", [paired_mm, column_mm])
+
+
+@invariant_products
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 11), st.integers(2, 40), st.integers(2, 40), st.integers(0, 10**6))
-def test_a_row_of_a_paired_product_does_not_depend_on_the_others(rows: int, k: int, m: int, seed: int) -> None:
+@given(rows=st.integers(1, 11), k=st.integers(2, 40), m=st.integers(2, 40), seed=st.integers(0, 10**6))
+def test_a_row_of_a_product_does_not_depend_on_the_others(mm: Product, rows: int, k: int, m: int, seed: int) -> None:
     k, m = 8 * k, 8 * m
     generator = torch.Generator().manual_seed(seed)
     x, matrix = torch.randn(rows, k, generator=generator), torch.randn(m, k, generator=generator).t()
-    whole = paired_mm(x, matrix)
+    whole = mm(x, matrix)
+    assert whole.is_contiguous(), "operators on rows with gaps would round otherwise"
     assert torch.allclose(whole, plain_mm(x, matrix), atol=1e-4)
     order = torch.randperm(rows, generator=generator)
     for count in range(1, rows + 1):
-        some = paired_mm(x[order[:count]], matrix)
+        some = mm(x[order[:count]], matrix)
         assert torch.equal(some, whole[order[:count]])
 
 
@@ -47,8 +62,27 @@ def test_what_is_computed_element_by_element_does_not_depend_on_the_rows_before(
             assert torch.equal(function(rows_apart(x[row : row + 1]))[0], whole[row]), function
 
 
+@pytest.mark.parametrize(("vendor", "concurrency", "chosen"), [
+    ("AuthenticAMD", 1, column_mm), ("AuthenticAMD", 8, column_mm), ("GenuineIntel", 1, plain_mm),
+    ("GenuineIntel", 8, paired_mm), ("", 8, paired_mm)])
+def test_the_product_is_chosen_by_what_the_machine_is(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, concurrency: int, chosen: Product
+) -> None:
+    monkeypatch.setattr("ninfer_engine.kernels.row_products.cpu_vendor", lambda: vendor)
+    assert choose_product(torch.device("cpu"), concurrency) is chosen
+    assert choose_product(torch.device("cuda"), concurrency) is plain_mm
+
+
+def test_the_cpu_tells_its_maker() -> None:
+    lscpu = ["/usr/bin/lscpu"]
+    told = subprocess.run(lscpu, env={**os.environ, "LC_ALL": "C"}, check=True, capture_output=True, text=True).stdout
+    vendor = [line.split(":")[1].strip() for line in told.splitlines() if line.startswith("Vendor ID:")]
+    assert cpu_vendor() in (*vendor, "")
+
+
+@invariant_products
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_logits_of_a_sequence_are_the_same_alone_and_in_any_batch(threads: int) -> None:
+def test_the_logits_of_a_sequence_are_the_same_alone_and_in_any_batch(threads: int, mm: Product) -> None:
     before = torch.get_num_threads()
     try:
         model = tiny()
@@ -64,7 +98,7 @@ def test_the_logits_of_a_sequence_are_the_same_alone_and_in_any_batch(threads: i
         def decode(rows: list[int]) -> torch.Tensor:
             return model.decoder.decode(
                 [int(tokens[row][-1]) for row in rows], [LENGTHS[row] for row in rows], kv,
-                [pages[row] for row in rows], states, rows, [count + row for row in rows], paired_mm)
+                [pages[row] for row in rows], states, rows, [count + row for row in rows], mm)
 
         alone = [decode([row])[0] for row in range(count)]
         chance = random.Random(1)

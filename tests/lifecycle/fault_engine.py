@@ -289,7 +289,7 @@ class FaultEngine:
                 self.inside -= 1
 
     def _let_a_crowd_gather(self, crowd: int) -> None:
-        """Requests that are sent at once meet, however slowly the machine lets them arrive. The caller holds the lock."""
+        """Requests that are sent at once meet, however slowly they arrive. The caller holds the lock."""
         while self.inside <= crowd:
             patience_s = 0.05 if self.inside == 1 else 0.5
             if not self.arrivals.wait(max(0.0, self.arrived_at + patience_s - time.monotonic())):
