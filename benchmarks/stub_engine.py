@@ -6,7 +6,6 @@ the same eight tokens at once.
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 from tokenizers import Tokenizer as HfTokenizer
 
@@ -37,6 +36,7 @@ _FINISHED = Finished(
         planning_elapsed_ns=0, stop_reason="exact", model_optimal=True),
     output_tokens=TOKENS,
 )
+_REPLY: tuple[Token | Finished, ...] = (*map(Token, TOKENS), _FINISHED)
 _STATUS = StatusDocument(
     identity=Identity(deployment_profile=None, model_id="stub", model_artifact_sha256="0" * 64, binary_sha256="0" * 64,
                       config_sha256=None, build_profile="stub", engine_version="0", device="none",
@@ -54,14 +54,8 @@ class StubEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Token | Finished]:
         """Eight tokens, at once."""
-        for token in TOKENS:
-            yield Token(token)
-        prompt = len(request.tokens)
-        yield replace(
-            _FINISHED,
-            record=_FINISHED.record.model_copy(update={"request_id": request.request_id, "computed_tokens": prompt}),
-            log_result=_FINISHED.log_result.model_copy(
-                update={"prompt_tokens": prompt, "computed_prefill_tokens": prompt}))
+        for event in _REPLY:
+            yield event
 
     def finish(self, request_id: str) -> None:
         """Replies end by themselves."""

@@ -1,7 +1,8 @@
 """Runs the decoder for sequences: one prefill chunk of one, or one decode step of many. Knows no policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ class Executor:
 
     def __init__(self, decoder: Decoder, kv: KVTensors, states: StateTensors, concurrency: int = 1) -> None:
         self._mm = choose_product(kv.keys[0].device if kv.keys else torch.device("cpu"), concurrency)
+        self._decode_threads = max(1, torch.get_num_threads() - 1)
         self._decoder = decoder
         self.draw = decoder.kernels.sample
         self._kv = kv
@@ -36,16 +38,17 @@ class Executor:
 
     def decode(self, sequences: Many[Sequence]) -> Tensor:
         """One token for each sequence; returns logits [len(sequences), vocab] fp32, row for row."""
-        logits = self._decoder.decode(
-            [sequence.tokens[sequence.computed] for sequence in sequences],
-            [sequence.computed for sequence in sequences],
-            self._kv,
-            [sequence.device_pages for sequence in sequences],
-            self._states,
-            [sequence.source_slot for sequence in sequences],
-            [sequence.slot for sequence in sequences],
-            self._mm,
-        )
+        with self._sparing_a_cpu():
+            logits = self._decoder.decode(
+                [sequence.tokens[sequence.computed] for sequence in sequences],
+                [sequence.computed for sequence in sequences],
+                self._kv,
+                [sequence.device_pages for sequence in sequences],
+                self._states,
+                [sequence.source_slot for sequence in sequences],
+                [sequence.slot for sequence in sequences],
+                self._mm,
+            )
         for sequence in sequences:
             self._advance(sequence, 1)
         return logits
@@ -55,12 +58,23 @@ class Executor:
 
         pages, slots: one a sequence, device indices that nothing else uses. Side effect: overwrites them.
         """
-        for rows in sorted({1, len(slots)}):
+        with self._sparing_a_cpu():
+            for rows in sorted({1, len(slots)}):
+                for _ in range(_WARM_UP_STEPS):
+                    self._decoder.decode([0] * rows, [0] * rows, self._kv, [[page] for page in pages[:rows]],
+                                         self._states, [NO_SLOT] * rows, slots[:rows], self._mm)
             for _ in range(_WARM_UP_STEPS):
-                self._decoder.decode([0] * rows, [0] * rows, self._kv, [[page] for page in pages[:rows]], self._states,
-                                     [NO_SLOT] * rows, slots[:rows], self._mm)
-        for _ in range(_WARM_UP_STEPS):
-            self._decoder.decode([0], [0], self._kv, [pages[:1]], self._states, slots[:1], slots[:1], self._mm)
+                self._decoder.decode([0], [0], self._kv, [pages[:1]], self._states, slots[:1], slots[:1], self._mm)
+
+    @contextmanager
+    def _sparing_a_cpu(self) -> Iterator[None]:
+        """One thread fewer: the server sends tokens meanwhile, and an operator waits for its slowest thread."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._decode_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     @staticmethod
     def _advance(sequence: Sequence, count: int) -> None:

@@ -199,11 +199,9 @@ class _Chunks:
 async def _stream(choices: Choices, job: _Job) -> AsyncGenerator[bytes, None]:
     chunks = _Chunks(job)
     try:
-        for chunk in chunks.begin():
-            yield chunk
-        async for item in choices.parts():
-            for chunk in chunks.add(item):
-                yield chunk
+        yield b"".join(chunks.begin())
+        async for made in choices.parts():
+            yield b"".join(chunk for item in made for chunk in chunks.add(item))
         yield DONE
     except RunEndedError as ended:
         error = ended.as_api_error()

@@ -79,31 +79,31 @@ class Choices:
             self.cancel()
             raise
 
-    async def parts(self) -> AsyncIterator[Part]:
-        """The parts of all choices as they come. When one fails, all end, with its error."""
+    async def parts(self) -> AsyncIterator[list[Part]]:
+        """The parts of all choices as they come, in lists of what is at hand. If one fails, all end with its error."""
         if len(self._runs) == 1:
-            async for part in parts(self._ctx.engine, self.first, self._replies[0]):
-                yield Part(0, part)
+            async for made in parts(self._ctx.engine, self.first, self._replies[0]):
+                yield [Part(0, part) for part in made]
             return
-        queue: asyncio.Queue[Part | Exception] = asyncio.Queue()
+        queue: asyncio.Queue[list[Part] | Exception] = asyncio.Queue()
         pumps = [asyncio.create_task(self._pump(index, queue)) for index in range(len(self._runs))]
         open_choices = len(pumps)
         try:
             while open_choices:
-                item = await queue.get()
-                if isinstance(item, Exception):
-                    raise item
-                open_choices -= isinstance(item.part, Finished)
-                yield item
+                found = await queue.get()
+                if isinstance(found, Exception):
+                    raise found
+                open_choices -= isinstance(found[-1].part, Finished)
+                yield found
         finally:
             self.cancel()
             for pump in pumps:
                 pump.cancel()
 
-    async def _pump(self, index: int, queue: "asyncio.Queue[Part | Exception]") -> None:
+    async def _pump(self, index: int, queue: "asyncio.Queue[list[Part] | Exception]") -> None:
         try:
-            async for part in parts(self._ctx.engine, self._runs[index], self._replies[index]):
-                queue.put_nowait(Part(index, part))
+            async for made in parts(self._ctx.engine, self._runs[index], self._replies[index]):
+                queue.put_nowait([Part(index, part) for part in made])
         except (ApiError, RunEndedError) as error:
             queue.put_nowait(error)
 
@@ -115,11 +115,12 @@ async def run_all(http: Request, requests: Sequence[GenerationRequest], replies:
     finished: dict[int, Finished] = {}
     try:
         async with cancelled_when_client_leaves(http, choices):
-            async for item in choices.parts():
-                if isinstance(item.part, Finished):
-                    finished[item.index] = item.part
-                else:
-                    deltas[item.index].append(item.part)
+            async for made in choices.parts():
+                for item in made:
+                    if isinstance(item.part, Finished):
+                        finished[item.index] = item.part
+                    else:
+                        deltas[item.index].append(item.part)
     except RunEndedError as ended:
         raise ended.as_api_error() from None
     return [Whole(joined(deltas[index]), finished[index]) for index in range(len(requests))]

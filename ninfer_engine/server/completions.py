@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from ninfer_engine.runtime.api import Finished, GenerationRequest
 from ninfer_engine.server.chat_schema import CompletionRequest, parse_completion, prompt_tokens
-from ninfer_engine.server.choices import Choices, requests_for, run_all, start_stream
+from ninfer_engine.server.choices import Choices, Part, requests_for, run_all, start_stream
 from ninfer_engine.server.context import (
     Context,
     Whole,
@@ -26,7 +26,7 @@ from ninfer_engine.server.identity import take_identity
 from ninfer_engine.server.items import new_id
 from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.logprobs import TextLogprobs
-from ninfer_engine.server.output import TextDelta, TokenLog
+from ninfer_engine.server.output import TextDelta
 from ninfer_engine.server.prompt import Prompt
 from ninfer_engine.server.reply import Reply, finish_reason
 from ninfer_engine.server.runs import RunEndedError
@@ -115,12 +115,18 @@ class _Chunks:
         self._logs = [TextLogprobs() for _ in job.requests]
         self._finished: dict[int, Finished] = {}
 
-    def text(self, index: int, text: str, logs: tuple[TokenLog, ...]) -> dict[str, Any]:
-        """More of a choice."""
-        told = self._logs[index].take(logs, text) if self._job.logged else None
-        return {**self._job.head, "choices": [_choice(index, text, told, None)]}
+    def add(self, item: Part) -> list[dict[str, Any]]:
+        """The chunks of one part."""
+        match item.part:
+            case TextDelta(text=text, logs=logs):
+                told = self._logs[item.index].take(logs, text) if self._job.logged else None
+                return [{**self._job.head, "choices": [_choice(item.index, text, told, None)]}]
+            case Finished():
+                return self._end(item.index, item.part)
+            case _:
+                return []  # a completion is text and nothing else
 
-    def end(self, index: int, finished: Finished) -> list[dict[str, Any]]:
+    def _end(self, index: int, finished: Finished) -> list[dict[str, Any]]:
         """The last of a choice; after the last choice, the usage when asked for. `ninfer` stands on the last chunk."""
         job = self._job
         self._finished[index] = finished
@@ -138,12 +144,8 @@ class _Chunks:
 async def _stream(choices: Choices, job: _Job) -> AsyncGenerator[bytes, None]:
     chunks = _Chunks(job)
     try:
-        async for item in choices.parts():
-            if isinstance(item.part, TextDelta):
-                yield event(chunks.text(item.index, item.part.text, item.part.logs))
-            elif isinstance(item.part, Finished):
-                for chunk in chunks.end(item.index, item.part):
-                    yield event(chunk)
+        async for made in choices.parts():
+            yield b"".join(event(chunk) for item in made for chunk in chunks.add(item))
         yield DONE
     except RunEndedError as ended:
         error = ended.as_api_error()

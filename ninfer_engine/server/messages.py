@@ -25,6 +25,7 @@ from ninfer_engine.server.items import new_id
 from ninfer_engine.server.json_reply import JsonReply
 from ninfer_engine.server.message_builder import MessageBuilder
 from ninfer_engine.server.messages_schema import MessageRequest, parse_count, parse_message
+from ninfer_engine.server.output import Delta
 from ninfer_engine.server.prompt import text_prompt
 from ninfer_engine.server.reply import Reply
 from ninfer_engine.server.runs import RunEndedError
@@ -95,18 +96,19 @@ async def _stream(choices: Choices, job: _Job, path: str) -> AsyncGenerator[byte
     yield _chunk(job.builder.begin())
     try:
         async for made in choices.parts():
-            part = made.part
-            events = (
-                job.builder.finish(part, job.reply.stop_string) if isinstance(part, Finished) else job.builder.add(part)
-            )
-            for item in events:
-                yield _chunk(item)
+            yield b"".join(_chunk(event) for item in made for event in _events(job, item.part))
     except RunEndedError as ended:
         error = ended.as_api_error()
         if isinstance(error, ApiError):
             yield _chunk(error.body(path))
     except ApiError as error:
         yield _chunk(error.body(path))
+
+
+def _events(job: _Job, part: Delta | Finished) -> list[dict[str, Any]]:
+    if isinstance(part, Finished):
+        return job.builder.finish(part, job.reply.stop_string)
+    return job.builder.add(part)
 
 
 def _chunk(item: dict[str, Any]) -> bytes:

@@ -3,7 +3,7 @@ document when scraped, so they cannot drift from it."""
 
 from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -11,6 +11,7 @@ from ninfer_engine.contract.diagnostics import NinferRecord
 from ninfer_engine.contract.status import StatusDocument
 from ninfer_engine.runtime.api import Counts, Durations
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # halves a scrape by leaving out when each counter began
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 

@@ -134,7 +134,7 @@ async def response_prompt(
         prompt = _response_prompt(engine.responses, model, turn, parent)
     else:
         prompt = await asyncio.to_thread(_response_prompt, engine.responses, model, turn, parent)
-    return replace(prompt, restored_s=restored_s)
+    return replace(prompt, restored_s=restored_s) if restored_s else prompt
 
 
 def _response_prompt(store: ResponseStore, model: ServedModel, turn: Turn, parent: StoredResponse | None) -> Prompt:

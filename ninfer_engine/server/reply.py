@@ -143,34 +143,26 @@ class Reply:
             return b""
 
 
-async def parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Delta | Finished]:
-    """The parts of a run's reply as they become certain, then Finished. A stop string ends the run early. Raises
-    ApiError and RunEndedError; a fault of ours becomes the 500 that names the request."""
+async def parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[list[Delta | Finished]]:
+    """The parts of a run's reply as they become certain, then Finished, in lists of what is at hand. A stop string ends
+    the run early. Raises ApiError and RunEndedError; a fault of ours becomes the 500 that names the request."""
+    asked = False
     try:
-        async for part in _parts(engine, run, reply):
-            yield part
+        async for burst in run.bursts():
+            made: list[Delta | Finished] = []
+            for event in burst:
+                made += reply.add(event) if isinstance(event, Token) else [*reply.end(), event]
+            if reply.ended and not asked:
+                asked = True
+                engine.finish(run.request.request_id)
+            if made:
+                yield made
     except (ApiError, RunEndedError):
         raise
     except Exception as error:
         request_id = run.request.request_id
         logger.error("reply failed", exc_info=error, extra={"request_id": request_id})
         raise internal_error(request_id) from None
-
-
-async def _parts(engine: EngineApi, run: Run, reply: Reply) -> AsyncIterator[Delta | Finished]:
-    asked = False
-    async for event in run.events():
-        match event:
-            case Token():
-                for delta in reply.add(event):
-                    yield delta
-                if reply.ended and not asked:
-                    asked = True
-                    engine.finish(run.request.request_id)
-            case Finished():
-                for delta in reply.end():
-                    yield delta
-                yield event
 
 
 def finish_reason(finished: Finished, reply: Reply) -> FinishReason:

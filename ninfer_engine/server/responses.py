@@ -149,23 +149,20 @@ def _blank(
 
 
 async def _stream(ctx: Context, choices: Choices, job: _Job) -> AsyncGenerator[bytes, None]:
-    for item in job.builder.begin():
-        yield _chunk(item)
+    yield _chunks(job.builder.begin())
     try:
         async for made in choices.parts():
-            part = made.part
-            for item in _finish(ctx, job, part) if isinstance(part, Finished) else job.builder.add(part):
-                yield _chunk(item)
+            yield b"".join(
+                _chunks(_finish(ctx, job, item.part) if isinstance(item.part, Finished) else job.builder.add(item.part))
+                for item in made)
     except RunEndedError:
-        for item in job.builder.cancel():
-            yield _chunk(item)
+        yield _chunks(job.builder.cancel())
     except ApiError as error:
-        for item in job.builder.fail(error):
-            yield _chunk(item)
+        yield _chunks(job.builder.fail(error))
 
 
-def _chunk(item: Event) -> bytes:
-    return event(item, item["type"])
+def _chunks(events: list[Event]) -> bytes:
+    return b"".join(event(item, item["type"]) for item in events)
 
 
 def _finish(ctx: Context, job: _Job, finished: Finished) -> list[Event]:

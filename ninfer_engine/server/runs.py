@@ -48,7 +48,7 @@ class RunEndedError(Exception):
 
 
 class Run:
-    """One generation. Iterate `events`; `cancel` from anywhere on the event loop. response: the response object that it
+    """One generation. Iterate `bursts`; `cancel` from anywhere on the event loop. response: the response object that it
     makes, as it stands, if it makes one."""
 
     def __init__(
@@ -83,17 +83,25 @@ class Run:
         if isinstance(self.failure, ApiError):
             raise self.failure
 
-    async def events(self) -> AsyncIterator[Token | Finished]:
-        """Tokens, then Finished. Raises ApiError (refused or failed) or RunEndedError (cancelled)."""
-        while True:
-            event = await self._queue.get()
-            if isinstance(event, Exception):
-                raise event
-            if isinstance(event, Finished) and event.reason == "cancelled":
-                raise RunEndedError(self._ended_by or EndedBy.SHUTDOWN)
-            yield event
-            if isinstance(event, Finished):
-                return
+    async def bursts(self) -> AsyncIterator[list[Token | Finished]]:
+        """Tokens, then Finished, in lists of what is at hand. Raises ApiError (refused or failed) or RunEndedError
+        (cancelled), after what came before it."""
+        last: Token | Finished | Exception | None = None
+        while not isinstance(last, Finished):
+            burst: list[Token | Finished] = []
+            last = await self._queue.get()
+            while not isinstance(last, Exception):
+                burst.append(last)
+                if self._queue.empty():
+                    break
+                last = self._queue.get_nowait()
+            if isinstance(last, Finished) and last.reason == "cancelled":
+                burst.pop()
+                last = RunEndedError(self._ended_by or EndedBy.SHUTDOWN)
+            if burst:
+                yield burst
+            if isinstance(last, Exception):
+                raise last
 
     async def _drive(self, generate: AsyncIterator[Token | Finished]) -> None:
         async for event in generate:

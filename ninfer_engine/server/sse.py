@@ -54,8 +54,9 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._chunks):
                 async for chunk in self._chunks:
-                    silence.broken()
-                    await send(_body(chunk))
+                    if chunk:
+                        silence.broken()
+                        await send(_body(chunk))
             watchers[1].cancel()  # after the last of the body nothing may be sent
             await send(_body(b"", more=False))
         finally:
