@@ -15,8 +15,10 @@ from change_loop import Bench as Changing
 from change_loop import key_copies
 from receipt_cases import honest_evidence, receipt, signer
 from release_world import Caller, World
+from second_daemon import SecondDaemon
 
 from ninfer_lifecycle.commands.options import now
+from ninfer_lifecycle.errors import NinferError
 from ninfer_lifecycle.gates.thresholds import QualificationPolicy
 from ninfer_lifecycle.hosts.choice import open_host
 from ninfer_lifecycle.probes.plans import make_plan
@@ -144,6 +146,30 @@ def test_containers_that_someone_removed_are_made_anew(world: World, docker_daem
         else:
             world.recover()
             assert (world.live_name(), len(world.engines())) == ("one", 1)
+
+
+def test_a_lane_serves_again_after_its_daemon_was_away(
+    tmp_path: Path, pretended: str, docker_daemon: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The router is a process of its own and lives on; a recovery, which the units call every 30 s, is enough."""
+    (tmp_path / "w").mkdir()
+    with SecondDaemon(tmp_path) as second:
+        second.load(docker_daemon, pretended)
+        monkeypatch.setenv("DOCKER_HOST", second.url)
+        world = World(tmp_path / "w", "docker", pretended)
+        try:
+            promote(world, "one", Strategy.BESIDE)
+            promote(world, "two", Strategy.BESIDE)
+            second.stop()
+            with pytest.raises(NinferError, match="no Docker daemon answers"):
+                world.recover()
+            second.start()
+            world.recover()
+            assert (world.live_name(), len(world.engines())) == ("two", 1)
+            world.rollback()
+            assert (world.live_name(), len(world.engines())) == ("one", 1)
+        finally:
+            world.close()
 
 
 def test_the_real_engine_is_promoted_killed_mended_and_rolled_back(
