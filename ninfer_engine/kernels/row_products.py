@@ -41,13 +41,9 @@ def column_mm(x: Tensor, matrix: Tensor) -> Tensor:
     """`paired_mm` the other way round in fp32: the matrix, [m, k] in memory, by two columns at a time."""
     if x.dtype != torch.float32:
         return paired_mm(x, matrix)
-    n, k = x.shape
+    n = len(x)
     rows = x if n % 2 == 0 else torch.cat((x, x[n - 1 :]))
-    if len(rows) == 2:
-        return torch.mm(matrix.t(), rows.t()).t()[:n].contiguous()
-    pairs, m = len(rows) // 2, matrix.shape[1]
-    columns = torch.bmm(matrix.t().expand(pairs, m, k), rows.view(pairs, 2, k).transpose(1, 2))
-    return columns.transpose(1, 2).reshape(2 * pairs, m)[:n]
+    return torch.cat([torch.mm(matrix.t(), pair.t()).t() for pair in rows.chunk(len(rows) // 2)])[:n].contiguous()
 
 
 PRODUCTS: tuple[Product, ...] = (plain_mm, paired_mm, column_mm)

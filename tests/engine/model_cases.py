@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from ninfer_engine.kernels.cache_layout import NO_SLOT, PAGE_TOKENS, CacheShapes, KVTensors, StateTensors
+from ninfer_engine.kernels.row_products import Product, choose_product, paired_mm
 from ninfer_engine.model.loader import LoadedModel, load_model
 from ninfer_engine.model.tiny import make_model
+
+INVARIANT: list[Product] = list(dict.fromkeys([paired_mm, choose_product(torch.device("cpu"), 8)]))
+"""The products that keep rows from each other here: a CPU is asked only for what an engine on it would take."""
 
 
 @cache

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from architecture_cases import CASES, LENGTH, directory_of, loaded, peer_logits
-from model_cases import Run, tokens_of
+from model_cases import INVARIANT, Run, tokens_of
 from safetensors.torch import load_file, save_file
 
-from ninfer_engine.kernels.row_products import Product, column_mm, paired_mm
+from ninfer_engine.kernels.row_products import Product
 from ninfer_engine.model.errors import ModelError
 from ninfer_engine.model.loader import COMPUTE_DTYPES, load_model
 
@@ -58,7 +58,7 @@ def test_a_fork_resumes_in_mid_sequence_from_its_anchors_slot(name: str) -> None
 
 
 @architectures
-@pytest.mark.parametrize("mm", [paired_mm, column_mm])
+@pytest.mark.parametrize("mm", INVARIANT)
 def test_a_row_of_a_batch_has_the_bits_of_the_row_alone(name: str, mm: Product) -> None:
     model = loaded(name)
     run = Run.new(model, list(range(12)), slots=8)

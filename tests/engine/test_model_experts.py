@@ -5,10 +5,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_cases import INVARIANT
 from torch import Tensor
 
 from ninfer_engine.kernels.experts import expert_mlp
-from ninfer_engine.kernels.row_products import Product, column_mm, paired_mm
+from ninfer_engine.kernels.row_products import Product
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -38,7 +39,7 @@ def test_grouping_gives_what_each_token_gets_alone(seed: int, rows: int, experts
     torch.testing.assert_close(found.double(), one_by_one(x, chosen, shares, gate_up, down), atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("mm", [paired_mm, column_mm])
+@pytest.mark.parametrize("mm", INVARIANT)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 99), rows=st.integers(2, 20), data=st.data())
 def test_a_token_gets_the_same_bits_in_any_company(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from engine_cases import Answer, ask, flags_for, random_tokens, request_for, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_cases import make_kv, make_states, tiny, tokens_of
+from model_cases import INVARIANT, make_kv, make_states, tiny, tokens_of
 
 from ninfer_engine.kernels.cache_layout import NO_SLOT
 from ninfer_engine.kernels.row_products import (
@@ -31,7 +31,7 @@ LENGTHS = [3, 64, 65, 130, 700, 17, 300, 1100, 9, 250]
 PAGES = 20
 
 
-invariant_products = pytest.mark.parametrize("mm", [paired_mm, column_mm])
+invariant_products = pytest.mark.parametrize("mm", INVARIANT)
 
 
 @invariant_products
