@@ -185,9 +185,7 @@ class Decoder:
                 between()
         return x
 
-    def _feed_forward(
-        self, mixed: Tensor, x: Tensor, layer: "_Layer", mm: Product = plain_mm
-    ) -> Tensor:
+    def _feed_forward(self, mixed: Tensor, x: Tensor, layer: "_Layer", mm: Product = plain_mm) -> Tensor:
         """The second half of a layer, after its mixer made `mixed` of `x`."""
         added = self.kernels.add_rms_norm(mixed, x, layer.mlp_norm, self._eps)
         return layer.feed_forward(added.normed, mm).add_(added.total)

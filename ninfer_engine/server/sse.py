@@ -31,7 +31,7 @@ async def until_disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Sends what `chunks` yields, and a comment after every `keepalive_s` of silence.
+    """Sends what `chunks` yields and is not empty, and a comment after every `keepalive_s` of silence.
 
     on_disconnect is called at once when the client leaves or sending fails; `chunks` must then end soon.
     """

@@ -42,9 +42,7 @@ def test_grouping_gives_what_each_token_gets_alone(seed: int, rows: int, experts
 @pytest.mark.parametrize("mm", INVARIANT)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 99), rows=st.integers(2, 20), data=st.data())
-def test_a_token_gets_the_same_bits_in_any_company(
-    mm: Product, seed: int, rows: int, data: st.DataObject
-) -> None:
+def test_a_token_gets_the_same_bits_in_any_company(mm: Product, seed: int, rows: int, data: st.DataObject) -> None:
     x, chosen, shares = drawn(seed, rows, 32), chosen_of(seed + 1, rows, 3, 8), drawn(seed + 2, rows, 3)
     gate_up, down = drawn(seed + 3, 8, 64, 32), drawn(seed + 4, 8, 32, 32)
     whole = expert_mlp(x, chosen, shares, gate_up, down, mm)

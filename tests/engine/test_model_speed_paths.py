@@ -39,9 +39,7 @@ def decoded(model: LoadedModel, programs: RowPrograms | None, mm: Product) -> li
 
 @pytest.mark.parametrize("mm", PRODUCTS)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "qwen3_5", "qwen3_next", "multimodal"])
-def test_a_decode_step_in_few_calls_is_the_step_in_many(
-    name: str, mm: Product
-) -> None:
+def test_a_decode_step_in_few_calls_is_the_step_in_many(name: str, mm: Product) -> None:
     model = loaded(name)
     assert model.decoder._programs is scripted(), "the CPU reference runs the programs"
     one_by_one = decoded(model, None, mm)

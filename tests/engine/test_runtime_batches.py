@@ -2,9 +2,13 @@
 
 import asyncio
 import os
+import platform
 import random
 import subprocess
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,21 +20,24 @@ from model_cases import INVARIANT, make_kv, make_states, tiny, tokens_of
 
 from ninfer_engine.kernels.cache_layout import NO_SLOT
 from ninfer_engine.kernels.row_products import (
+    PRODUCTS,
     Product,
     choose_product,
     column_mm,
     cpu_vendor,
     paired_mm,
     plain_mm,
+    product,
     rows_apart,
 )
+from ninfer_engine.model.decoder import Decoder
 from ninfer_engine.runtime.api import Finished, GenerationRequest, Sampling, Token
 from ninfer_engine.runtime.engine import Engine
+from ninfer_engine.runtime.executor import Executor
+from ninfer_engine.runtime.sequence import Sequence
 
 LENGTHS = [3, 64, 65, 130, 700, 17, 300, 1100, 9, 250]
 PAGES = 20
-
-
 invariant_products = pytest.mark.parametrize("mm", INVARIANT)
 
 
@@ -73,11 +80,19 @@ def test_the_product_is_chosen_by_what_the_machine_is(
     assert choose_product(torch.device("cuda"), concurrency) is plain_mm
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs have no vendor_id")
 def test_the_cpu_tells_its_maker() -> None:
     lscpu = ["/usr/bin/lscpu"]
     told = subprocess.run(lscpu, env={**os.environ, "LC_ALL": "C"}, check=True, capture_output=True, text=True).stdout
-    vendor = [line.split(":")[1].strip() for line in told.splitlines() if line.startswith("Vendor ID:")]
-    assert cpu_vendor() in (*vendor, "")
+    [vendor] = [line.split(":")[1].strip() for line in told.splitlines() if line.startswith("Vendor ID:")]
+    assert cpu_vendor() == vendor
+
+
+@pytest.mark.parametrize("mm", PRODUCTS)
+def test_programs_know_a_product_by_its_number(mm: Product) -> None:
+    x, matrix = torch.randn(5, 256), torch.randn(1560, 256).t()
+    kind = PRODUCTS.index(mm)
+    assert torch.equal(product(x, matrix, kind), mm(x, matrix))
 
 
 @invariant_products
@@ -166,3 +181,34 @@ async def test_n_choices_cost_one_prefill_and_are_what_n_requests_would_have_sai
         alone = [await run(choice(index, None)) for index in range(4)]
     assert list(together) == alone
     assert len({tuple(reply) for reply in together}) == 4
+
+
+def test_a_decode_step_leaves_a_cpu_to_the_server_and_a_prefill_takes_all() -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Watched:
+        kernels = SimpleNamespace(sample=None)
+
+        def decode(self, *_args: object) -> torch.Tensor:
+            seen.append(("decode", torch.get_num_threads()))
+            raise ValueError("a fault in a step")
+
+        def prefill(self, *_args: object, between: Callable[[], None], **_more: object) -> None:
+            seen.append(("prefill", torch.get_num_threads()))
+            with pytest.raises(ValueError, match="a fault"):
+                between()
+            seen.append(("prefill", torch.get_num_threads()))
+
+    before = torch.get_num_threads()
+    try:
+        for threads, spared in ((1, 1), (2, 1), (3, 2)):
+            torch.set_num_threads(threads)
+            shapes = tiny().decoder.cache_shapes
+            executor = Executor(cast(Decoder, Watched()), make_kv(shapes, 1), make_states(shapes, 1))
+            fields = {"tokens": [1, 2], "computed": 0, "device_pages": [0], "source_slot": 0, "slot": 0}
+            sequence = cast(Sequence, SimpleNamespace(**fields))
+            executor.prefill(sequence, 1, between=partial(executor.decode, [sequence]))
+            assert seen == [("prefill", threads), ("decode", spared), ("prefill", threads)]
+            seen.clear()
+    finally:
+        torch.set_num_threads(before)
