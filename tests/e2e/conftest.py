@@ -103,6 +103,23 @@ def pretend_image(
     docker_daemon.images.remove(tag, force=True)
 
 
+@pytest.fixture(scope="session")
+def pretended(
+    docker_daemon: docker.DockerClient, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Tag of an image for lanes: its engine is pretended and speaks the whole contract."""
+    context, tag = tmp_path_factory.mktemp("lane-image"), "ninfer-fake:lane"
+    for name in ("releases/lane_engine.py", "lifecycle/fault_engine.py", "lifecycle/fault_model.py"):
+        (context / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / "tests" / name, context / name)
+    (context / "Dockerfile").write_text(
+        f'FROM {base_image}\nCOPY releases /t/releases\nCOPY lifecycle /t/lifecycle\n'
+        'ENTRYPOINT ["python3", "/t/releases/lane_engine.py"]\n')
+    docker_daemon.images.build(path=str(context), tag=tag, rm=True, forcerm=True, network_mode="none")
+    yield tag
+    docker_daemon.images.remove(tag, force=True)
+
+
 @pytest.fixture
 def pretend_profile(tmp_path: Path, pretend_image: str) -> Path:
     """A profile for it: one template, one fork, one restart."""

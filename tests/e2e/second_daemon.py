@@ -76,6 +76,15 @@ class SecondDaemon:
             os.kill(self.process.pid, 9 if kill else 15)
         self.process.wait(60)
         self.process = None
+        self._wait_for_its_containerd()
+
+    def _wait_for_its_containerd(self) -> None:
+        """It dies with the daemon, a moment later; a new daemon would take one that is dying for one to use."""
+        pid = self.directory / "run" / "containerd" / "containerd.pid"
+        ends = time.monotonic() + 30
+        while pid.exists() and Path("/proc", pid.read_text(encoding="ascii").strip()).exists():
+            assert time.monotonic() < ends, "containerd outlives its daemon"
+            time.sleep(0.05)
 
     def load(self, client: docker.DockerClient, image: str) -> None:
         """Copy an image over."""

@@ -1,7 +1,6 @@
 """Changes of a lane in real containers: cut off at every point with pretended engines, once with the real one."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,23 +30,6 @@ from ninfer_lifecycle.releases.state import ReleaseFile
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800), pytest.mark.usefixtures("no_leftovers")]
 REPOSITORY = Path(__file__).parents[2]
-TAG = "ninfer-fake:lane"
-
-
-@pytest.fixture(scope="module")
-def pretended(docker_daemon: docker.DockerClient, base_image: str, tmp_path_factory: pytest.TempPathFactory
-              ) -> Iterator[str]:
-    """An image whose engine is pretended and speaks the whole contract."""
-    context = tmp_path_factory.mktemp("lane-image")
-    for name in ("releases/lane_engine.py", "lifecycle/fault_engine.py", "lifecycle/fault_model.py"):
-        (context / name).parent.mkdir(exist_ok=True)
-        shutil.copy(REPOSITORY / "tests" / name, context / name)
-    (context / "Dockerfile").write_text(
-        f'FROM {base_image}\nCOPY releases /t/releases\nCOPY lifecycle /t/lifecycle\n'
-        'ENTRYPOINT ["python3", "/t/releases/lane_engine.py"]\n')
-    docker_daemon.images.build(path=str(context), tag=TAG, rm=True, forcerm=True, network_mode="none")
-    yield TAG
-    docker_daemon.images.remove(TAG, force=True)
 
 
 @pytest.fixture
@@ -148,8 +130,9 @@ def test_containers_that_someone_removed_are_made_anew(world: World, docker_daem
             assert (world.live_name(), len(world.engines())) == ("one", 1)
 
 
+@pytest.mark.parametrize("kill", [False, True])
 def test_a_lane_serves_again_after_its_daemon_was_away(
-    tmp_path: Path, pretended: str, docker_daemon: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pretended: str, docker_daemon: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, kill: bool
 ) -> None:
     """The router is a process of its own and lives on; a recovery, which the units call every 30 s, is enough."""
     (tmp_path / "w").mkdir()
@@ -160,7 +143,7 @@ def test_a_lane_serves_again_after_its_daemon_was_away(
         try:
             promote(world, "one", Strategy.BESIDE)
             promote(world, "two", Strategy.BESIDE)
-            second.stop()
+            second.stop(kill)
             with pytest.raises(NinferError, match="no Docker daemon answers"):
                 world.recover()
             second.start()

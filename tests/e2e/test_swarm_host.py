@@ -10,6 +10,7 @@ from typing import Any
 
 import docker
 import pytest
+from release_world import Caller, World
 from swarm_bench import TAG, Bench, Ran, build_images, remove_images
 from three_nodes import wait_for
 
@@ -168,3 +169,22 @@ def test_a_deploy_that_is_interrupted_is_the_swarms_to_end_and_the_next_one_goes
     removed = bench.ninfer("undeploy", NAME)
     assert removed.code == 0, removed.err
     assert fit_node.api.networks(filters=OURS) == []
+
+
+def test_releases_change_on_a_lane_of_the_swarm_and_no_request_fails(
+    one_node: docker.DockerClient, pretended: str, tmp_path: Path
+) -> None:
+    before = ours(one_node)
+    world = World(tmp_path, "swarm", pretended)
+    try:
+        world.promote(world.wanted("one", "pretend"))
+        with Caller(world) as caller:
+            world.promote(world.wanted("two", "other"))
+            assert (world.live_name(), len(world.engines())) == ("two", 1)
+            world.rollback()
+            assert (world.live_name(), len(world.engines())) == ("one", 1)
+        assert caller.failures == [] and len(caller.answers) == 2
+        assert len(one_node.api.services(filters=OURS)) == 2, "the one that does not serve is kept for a rollback"
+    finally:
+        world.close()
+    assert ours(one_node) == before

@@ -146,7 +146,7 @@ class World:
 
     def engines(self) -> list[int]:
         """Process ids of this world's engines that run, or of its containers."""
-        if self.kind == "docker":
+        if self.kind != "process":
             return running_containers(LANE)
         key = str(self.files.directory).encode()
         found = []
